@@ -1,0 +1,9 @@
+//! Vhosts, exchanges, queues and bindings: who gets a message.
+//!
+//! One shard holds the [`Writer`]: it alone decides about changes, one after another, each with a
+//! version. Every shard holds a [`Topology`], a replica that applies those changes in the order of
+//! their versions and routes on them without looking anywhere else. A request is answered when every
+//! replica has its version, so what was declared on one connection is there for all.
+//!
+//! A replica is changed in place and not replaced by a new snapshot: a change costs what it changes,
+//! on each shard, and no count of references is shared between cores.

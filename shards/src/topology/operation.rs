@@ -1,0 +1,136 @@
+//! Requests to change the topology, their outcomes, and the changes that replicas apply.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Arguments, ConnectionId, QueueId, VhostId};
+
+/// What can be asked of the topology's writer. Names are as the client sent them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operation {
+    /// Make an exchange, or find that an equal one exists; `passive` only looks.
+    DeclareExchange {
+        vhost: VhostId,
+        name: String,
+        /// `direct`, `fanout`, `topic`, `headers`
+        kind: String,
+        passive: bool,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Arguments,
+    },
+    /// Remove an exchange and its bindings; ok when there is none.
+    DeleteExchange { vhost: VhostId, name: String, if_unused: bool },
+    /// Make a queue, or find that an equal one exists; an empty name asks for a generated one.
+    DeclareQueue {
+        vhost: VhostId,
+        name: String,
+        passive: bool,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: Arguments,
+    },
+    /// Remove a queue by name; ok when there is none.
+    DeleteQueue { vhost: VhostId, name: String, if_unused: bool, if_empty: bool },
+    /// Remove a queue that has lost its reason to exist (auto-delete, expiry), if it still has.
+    ExpireQueue { queue: QueueId, if_unused: bool },
+    /// Bind a queue or an exchange to an exchange.
+    Bind { vhost: VhostId, binding: BindingSpec },
+    /// Remove a binding; ok when there is none.
+    Unbind { vhost: VhostId, binding: BindingSpec },
+    /// A connection has ended: remove its exclusive queues.
+    ReleaseConnection { connection: ConnectionId },
+}
+
+/// A binding by names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BindingSpec {
+    /// The exchange that messages come from.
+    pub source: String,
+    /// Queue or exchange that they go to.
+    pub destination: String,
+    /// Which of the two.
+    pub kind: DestinationKind,
+    /// At most 255 bytes.
+    pub routing_key: String,
+    /// For headers exchanges, the match.
+    pub arguments: Arguments,
+}
+
+/// What a binding leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DestinationKind {
+    /// A queue.
+    Queue,
+    /// Another exchange.
+    Exchange,
+}
+
+/// The good answer to an [`Operation`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Exchange declared, deleted, bound, unbound: nothing to add.
+    Done,
+    /// A queue exists now. `created` tells whether it did not before.
+    QueueDeclared { queue: QueueId, name: Arc<str>, created: bool },
+    /// A queue is gone (or never was: 0), with this many ready messages.
+    QueueDeleted { messages: u64 },
+}
+
+/// An exchange as every replica knows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExchangeInfo {
+    pub vhost: VhostId,
+    pub name: Arc<str>,
+    pub kind: ExchangeKind,
+    pub durable: bool,
+    pub auto_delete: bool,
+    pub internal: bool,
+    pub arguments: Arguments,
+}
+
+/// How an exchange chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExchangeKind {
+    Direct,
+    Fanout,
+    Topic,
+    Headers,
+}
+
+/// A queue as every replica knows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueueInfo {
+    pub id: QueueId,
+    pub vhost: VhostId,
+    pub name: Arc<str>,
+    pub durable: bool,
+    pub auto_delete: bool,
+    /// The connection that alone may use it, for an exclusive queue.
+    pub exclusive: Option<ConnectionId>,
+    pub arguments: Arguments,
+}
+
+/// One step of the topology's history; replicas apply them in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    CreateVhost { id: VhostId, name: Arc<str> },
+    CreateExchange(Arc<ExchangeInfo>),
+    /// Its bindings, as source and as destination, go with it.
+    RemoveExchange { vhost: VhostId, name: Arc<str> },
+    CreateQueue(Arc<QueueInfo>),
+    /// Its bindings go with it.
+    RemoveQueue(QueueId),
+    AddBinding { vhost: VhostId, binding: Arc<BindingSpec> },
+    RemoveBinding { vhost: VhostId, binding: Arc<BindingSpec> },
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requester {
+    /// The asking connection; also names the shard where an exclusive queue is put.
+    pub connection: ConnectionId,
+}
