@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use crate::message::MessageView;
-use crate::topology::{BindingSpec, Operation};
-use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, VhostId};
+use crate::topology::Operation;
+use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, Refusal, VhostId};
 
 /// Where something for a client goes: the connection and the channel's number on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -164,15 +164,3 @@ pub struct NewConnection {
     /// The vhost that it opened.
     pub vhost: VhostId,
 }
-
-/// A queue by name or id, for diagnostics.
-#[derive(Clone, Debug)]
-pub struct QueueName {
-    /// Where it is now.
-    pub id: QueueId,
-    /// As declared.
-    pub name: Arc<str>,
-}
-
-#[allow(unused_imports, reason = "names used in the documentation above")]
-use BindingSpec as _;

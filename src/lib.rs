@@ -1,0 +1,1 @@
+//! Lepus, an AMQP 0-9-1 broker.

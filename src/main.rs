@@ -1,0 +1,3 @@
+//! The `lepus` command.
+
+fn main() {}
