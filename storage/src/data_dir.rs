@@ -93,7 +93,11 @@ impl DataDir {
     /// [`DataDirError`], each with what the user can do about it.
     pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
         let unwritable = |source| DataDirError::Unwritable { path: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(unwritable)?;
+        fs::create_dir_all(path).map_err(|error| match error.kind() {
+            // The path is there, and is something else.
+            io::ErrorKind::AlreadyExists => unwritable(io::ErrorKind::NotADirectory.into()),
+            _ => unwritable(error),
+        })?;
         let lock = take_lock(path)?;
         match fs::read_to_string(path.join(FORMAT_FILE)) {
             Ok(text) => check_format(path, &text)?,
