@@ -10,7 +10,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::batch::{Ask, Lane, PeerMessage};
+use super::batch::{Ask, PeerMessage};
+use crate::mesh::Lane;
 use super::effects::Effects;
 use super::outward::Outward;
 use crate::topology::{Change, Evaluation, Outcome, Writer};
