@@ -196,26 +196,25 @@ fn a_version_that_does_not_rise_is_refused_at_once() {
 fn commits_that_wait_are_written_together() {
     let disk = TestDisk::new();
     let (mut store, _) = TopologyStore::open_backend(disk.clone()).unwrap();
-    let count = |store: &mut TopologyStore, commits: u64| {
-        let syncs = disk.syncs.load(Ordering::SeqCst);
-        for _ in 0..commits {
-            assert!(matches!(store.wait(), Some(Ok(_))));
-        }
-        disk.syncs.load(Ordering::SeqCst) - syncs
-    };
+    let syncs = || disk.syncs.load(Ordering::SeqCst);
+    let opened = syncs();
+    store.commit(0, 1, vec![set("single", "")]).unwrap();
+    assert_eq!(store.wait(), Some(Ok(Committed { version: 1 })));
+    let single = syncs() - opened;
+    assert!(single >= 1, "a commit is not complete before it is synced");
     // One commit is held up at the disk while 20 more gather behind it.
     disk.gate.set_closed(true);
-    store.commit(0, 1, vec![set("first", "")]).unwrap();
+    store.commit(1, 2, vec![set("first", "")]).unwrap();
     disk.gate.wait_for_somebody();
-    for version in 2..=21 {
+    for version in 3..=22 {
         store.commit(version - 1, version, vec![set(&version.to_string(), "")]).unwrap();
     }
     assert_eq!(store.completion(), None, "nothing is answered before the disk has it");
     disk.gate.set_closed(false);
-    let grouped = count(&mut store, 21);
-    store.commit(21, 22, vec![set("last", "")]).unwrap();
-    let single = count(&mut store, 1);
-    assert!(single >= 1);
+    for version in 2..=22 {
+        assert_eq!(store.wait(), Some(Ok(Committed { version })));
+    }
+    let grouped = syncs() - opened - single;
     assert!(grouped <= 2 * single, "{grouped} syncs for two groups, {single} for one commit");
 }
 
