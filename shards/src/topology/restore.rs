@@ -34,8 +34,8 @@ impl Writer {
     /// than [`limits::SHARDS_MAX`].
     pub fn restore(
         shards: usize,
-        default_vhost: &str,
         rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+        default_vhost: &str,
         random: fastrand::Rng,
     ) -> Result<(Writer, Vec<Change>), TopologyError> {
         if !(1..=limits::SHARDS_MAX).contains(&shards) {

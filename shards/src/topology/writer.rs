@@ -81,6 +81,11 @@ impl Writer {
         &self.topology
     }
 
+    /// The version of the last change decided.
+    pub fn version(&self) -> u64 {
+        self.topology.version()
+    }
+
     /// What the store must hold after the evaluations since the last call: one transaction, in this
     /// order. Empty when only transient things changed.
     pub fn take_store_writes(&mut self) -> Vec<StoreWrite> {
