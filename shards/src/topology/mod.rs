@@ -28,3 +28,8 @@ pub use replica::Topology;
 pub use routing::{Cacheable, RouteScratch};
 pub use rows::{StoreWrite, TopologyError};
 pub use writer::{Evaluation, Writer};
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod writer_tests;

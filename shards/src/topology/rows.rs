@@ -217,3 +217,103 @@ fn decode_value<T: DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, Topo
 fn printable(key: &[u8]) -> String {
     key.escape_ascii().to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Writer;
+    use super::*;
+    use crate::Value;
+
+    fn restore(rows: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Writer, TopologyError> {
+        Writer::restore(1, rows, "/", fastrand::Rng::with_seed(1)).map(|(writer, _)| writer)
+    }
+
+    fn queue_row() -> (Vec<u8>, Vec<u8>) {
+        let row = QueueRow {
+            vhost: "/".into(),
+            name: "q".into(),
+            auto_delete: false,
+            arguments: [("x-expires".to_owned(), Value::I32(5))].into(),
+        };
+        (queue_key("/", "q"), encode(&row))
+    }
+
+    #[test]
+    fn version_1_of_the_format_stays_as_it_is() {
+        // Frozen: rows that were written once must be read for ever.
+        let (key, value) = queue_row();
+        assert_eq!(key.escape_ascii().to_string(), "2/\\x00\\x01q\\x00\\x01");
+        assert_eq!(
+            value.escape_ascii().to_string(),
+            "\\x01\\x84\\xa5vhost\\xa1/\\xa4name\\xa1q\\xabauto_delete\\xc2\\xa9arguments\\x81\\xa9x-expires\\x81\\xa3I32\\x05"
+        );
+        assert!(restore(vec![(key, value)]).is_ok());
+    }
+
+    #[test]
+    fn keys_sort_as_their_parts_do_and_never_coincide() {
+        let names = ["", "\0", "\0\x01", "\0a", "\x01", "a", "a\0", "ab"];
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for vhost in names {
+            keys.extend(names.iter().map(|name| queue_key(vhost, name)));
+        }
+        assert!(keys.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn a_damaged_row_is_named() {
+        let (key, value) = queue_row();
+        let text = |row| restore(vec![row]).unwrap_err().to_string();
+        let name = "'2/\\x00\\x01q\\x00\\x01'";
+        for damaged in [value[..value.len() - 1].to_vec(), Vec::new()] {
+            let text = text((key.clone(), damaged));
+            assert!(text.contains(name) && text.contains("damaged"), "{text}");
+        }
+        let mut later = value.clone();
+        later[0] = 9;
+        let later = text((key.clone(), later));
+        assert!(later.contains(name) && later.contains("format 9"), "{later}");
+        let moved = text((queue_key("/", "r"), value));
+        assert!(moved.contains("another key"), "{moved}");
+        assert!(text((b"?x".to_vec(), Vec::new())).contains("'?x'"));
+    }
+
+    #[test]
+    fn a_binding_to_nothing_is_damage() {
+        let binding = Arc::new(BindingSpec {
+            source: "amq.direct".into(),
+            destination: "q".into(),
+            kind: DestinationKind::Queue,
+            routing_key: String::new(),
+            arguments: Arguments::new(),
+        });
+        let StoreWrite { key, value } = put_binding("/", &binding);
+        let row = (key, value.unwrap());
+        assert!(matches!(restore(vec![row.clone()]), Err(TopologyError::Damaged { .. })));
+        let writer = restore(vec![row, queue_row()]).unwrap();
+        assert_eq!(writer.topology().bindings().count(), 1, "rows come in any order");
+    }
+
+    #[test]
+    fn rows_of_another_vhost_bring_it_along() {
+        let row = QueueRow {
+            vhost: "other".into(),
+            name: "q".into(),
+            auto_delete: false,
+            arguments: Arguments::new(),
+        };
+        let writer = restore(vec![(queue_key("other", "q"), encode(&row))]).unwrap();
+        let topology = writer.topology();
+        assert_eq!(topology.vhost("/"), Some(crate::VhostId(0)));
+        let other = topology.vhost("other").unwrap();
+        assert!(topology.queue(other, "q").is_some() && topology.exchange(other, "amq.topic").is_some());
+    }
+
+    #[test]
+    fn a_broker_has_shards() {
+        for shards in [0, crate::limits::SHARDS_MAX + 1] {
+            let refused = Writer::restore(shards, [], "/", fastrand::Rng::with_seed(1));
+            assert!(matches!(refused, Err(TopologyError::Shards { .. })));
+        }
+    }
+}
