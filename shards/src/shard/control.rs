@@ -89,7 +89,7 @@ impl Control {
             Evaluation::Refused(refusal) => Err(refusal),
             Evaluation::Unchanged(outcome) => Ok(outcome),
             Evaluation::Changed { version, changes, outcome } => {
-                let writes = self.writer.rows(&changes);
+                let writes = self.writer.take_store_writes();
                 let stored = writes.is_empty();
                 if !stored {
                     out.fx.persist(version, writes);
