@@ -61,7 +61,7 @@ pub(super) fn take<E: HasFront>(
             Ok(())
         }
         AMQPClass::Access(access::AMQPMethod::Request(_)) => {
-            let ok = access::AMQPMethod::RequestOk(access::RequestOk { ticket: 1 });
+            let ok = access::AMQPMethod::RequestOk(access::RequestOk {});
             method::write(fx.front().out(slot), number, &AMQPClass::Access(ok));
             Ok(())
         }

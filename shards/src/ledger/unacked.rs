@@ -70,7 +70,7 @@ impl Unacked {
     /// Takes out all up to and including `tag`, in order of tags; with tag 0, all there are. False,
     /// and nothing taken, if the tag is not unacked (with tag 0 there is no such thing).
     pub fn take_up_to(&mut self, tag: DeliveryTag, mut taken: impl FnMut(Held)) -> bool {
-        if tag.0 != 0 && !self.find(tag.0).is_some_and(|index| self.slots[index].held.is_some()) {
+        if tag.0 != 0 && self.find(tag.0).is_none_or(|index| self.slots[index].held.is_none()) {
             return false;
         }
         while let Some(slot) = self.slots.front() {
