@@ -1,5 +1,5 @@
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread;
 
@@ -143,6 +143,14 @@ fn the_bell_rings_once_for_a_parked_shard_and_never_for_an_awake_one() {
     assert_eq!(rings(), 1);
 }
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Three senders against one receiver that sleeps on its bell whenever it finds nothing: a lost
 /// wake-up leaves it asleep for ever, and the test with it.
 #[test]
@@ -152,8 +160,10 @@ fn under_stress_nothing_is_lost_reordered_or_left_asleep() {
     let (ports, bells) = mesh::<(u64, Lane)>(usize::from(SENDERS) + 1);
     let mut ports: Vec<_> = ports.into_iter().map(Some).collect();
     let mut receiver = ports[usize::from(SENDERS)].take().unwrap();
+    let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for sender in 0..SENDERS {
+            let over = &over;
             let mut port = ports[usize::from(sender)].take().unwrap();
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(u64::from(sender) + 1);
@@ -162,6 +172,9 @@ fn under_stress_nothing_is_lost_reordered_or_left_asleep() {
                     for lane in [Lane::Reply, Lane::Forward] {
                         let mut batch = (turn, lane);
                         while let Err(back) = port.try_send(ShardId(SENDERS), lane, batch) {
+                            if over.load(Ordering::Relaxed) {
+                                return;
+                            }
                             batch = back;
                             port.announce_sent();
                             thread::yield_now();
@@ -177,6 +190,8 @@ fn under_stress_nothing_is_lost_reordered_or_left_asleep() {
                 port.announce_sent();
             });
         }
+        // Ends the senders also when an assertion below fails.
+        let _over = SetOnDrop(&over);
         let bell = &bells[usize::from(SENDERS)];
         let mut announced = 0;
         let mut next = vec![[0u64; 2]; usize::from(SENDERS)];
@@ -199,6 +214,39 @@ fn under_stress_nothing_is_lost_reordered_or_left_asleep() {
         }
         let rings = bell.total.load(Ordering::Relaxed);
         assert!(rings <= announced, "{rings} rings, although it only announced sleep {announced} times");
+    });
+}
+
+/// One batch at a time, back and forth: each side announces its sleep at the very moment at which the
+/// other one sends, which is where a wake-up could be lost.
+#[test]
+fn a_batch_sent_while_its_receiver_falls_asleep_wakes_it() {
+    const ROUNDS: u32 = 50_000;
+    let (ports, bells) = mesh::<u32>(2);
+    thread::scope(|scope| {
+        for (mut port, bell) in ports.into_iter().zip(&bells) {
+            scope.spawn(move || {
+                let peer = ShardId(1 - port.id().0);
+                let mut next = (port.id() == ShardId(0)).then_some(0);
+                loop {
+                    if let Some(round) = next.take() {
+                        port.try_send(peer, Lane::Forward, round).unwrap();
+                        port.announce_sent();
+                        if round >= ROUNDS {
+                            break;
+                        }
+                    }
+                    if port.try_park(|| false) {
+                        bell.wait();
+                        port.unpark();
+                    }
+                    port.drain(|_, _, round| next = Some(round + 1));
+                    if next.is_some_and(|round| round > ROUNDS) {
+                        break;
+                    }
+                }
+            });
+        }
     });
 }
 
