@@ -1,1 +1,8 @@
 //! Lepus, an AMQP 0-9-1 broker.
+
+pub mod boot;
+pub mod cli;
+pub mod config;
+
+#[cfg(test)]
+mod test_dir;
