@@ -3,6 +3,7 @@
 pub mod boot;
 pub mod cli;
 pub mod config;
+pub mod server;
 
 #[cfg(test)]
 mod test_dir;
