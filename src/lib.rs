@@ -1,5 +1,6 @@
 //! Lepus, an AMQP 0-9-1 broker.
 
+pub mod amqp;
 pub mod boot;
 pub mod cli;
 pub mod config;

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lepus_storage::{DataDir, DataDirError, StoreError, TopologyStore};
 use lepus_tuning::cpus::{self, Cpus, CpusError};
+use lepus_tuning::kernel::KernelVersion;
 use lepus_tuning::limits::{self, MemlockError};
 use lepus_tuning::memory;
 use lepus_tuning::uring::{self, UringError};
@@ -129,7 +130,9 @@ pub fn serve<E: Display>(
 
 /// Checks what shards need of the host and says on which CPUs they go.
 fn check_host(config: &Config) -> Result<Vec<usize>, BootError> {
-    uring::check()?;
+    let uring = uring::check()?;
+    let kernel = KernelVersion::running().map_or_else(|| "unknown".to_owned(), |version| version.to_string());
+    info!(kernel, fast_poll = uring.fast_poll, ext_arg = uring.ext_arg, nodrop = uring.nodrop, "host");
     let cpus = place_shards(config, &Cpus::of_this_process()?)?;
     limits::ensure_memlock(cpus.len())?;
     match limits::raise_nofile() {

@@ -38,7 +38,6 @@ impl fmt::Debug for ServerPlan {
         f.debug_struct("ServerPlan")
             .field("listeners", &self.listeners)
             .field("cpus", &self.cpus)
-            .field("settings", &self.settings)
             .field("version", &self.version)
             .field("boot_epoch", &self.boot_epoch)
             .field("rows", &self.rows.len())

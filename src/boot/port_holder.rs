@@ -40,6 +40,9 @@ fn process_with_socket(inode: &str) -> Option<String> {
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut pids = pids.filter(|pid| has_descriptor(&Path::new("/proc").join(pid.to_string()), &link));
     let pid = pids.next()?;
+    if pid == std::process::id() {
+        return Some(format!("this process itself (pid {pid}), for another address of the list"));
+    }
     Some(match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("the process with pid {pid} ({})", name.trim()),
         Err(_) => format!("the process with pid {pid}"),

@@ -56,6 +56,12 @@ fn a_failure_before_all_is_ready_is_one_to_start() {
 }
 
 #[test]
+fn a_plan_can_go_to_another_thread() {
+    fn sendable<T: Send>() {}
+    sendable::<ServerPlan>();
+}
+
+#[test]
 fn a_data_directory_serves_one_broker_at_a_time() {
     let dir = TestDir::new();
     let config = config(&dir);

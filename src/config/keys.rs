@@ -114,11 +114,11 @@ keys! {
 
     /// The user that a new broker has.
     "auth.default_user" default_user: String = "guest".to_owned(),
-        "a name of 1 to 255 bytes", if is_name;
+        "a name of 1 to 255 bytes", if |name| is_name(name);
 
     /// That user's password. Change it before you take the user out of `loopback_users`.
     "auth.default_pass" default_pass: String = "guest".to_owned(),
-        "text of 1 to 255 bytes", if is_name;
+        "text of 1 to 255 bytes", if |name| is_name(name);
 
     /// Users that may connect from a loopback address only.
     "auth.loopback_users" loopback_users: Vec<String> = vec!["guest".to_owned()],
@@ -126,7 +126,7 @@ keys! {
 
     /// The vhost that a new broker has, and that the default user may use.
     "auth.default_vhost" default_vhost: String = "/".to_owned(),
-        "a name of 1 to 255 bytes", if is_name;
+        "a name of 1 to 255 bytes", if |name| is_name(name);
 
     /// Interval of heartbeats offered to clients, in seconds; 0 offers none. A peer that is silent for two
     /// intervals is dead.
@@ -155,11 +155,11 @@ keys! {
 
     /// The product name announced to clients. Some tools look for RabbitMQ here.
     "amqp.product" product: String = "Lepus".to_owned(),
-        "text of 1 to 255 bytes", if is_name;
+        "text of 1 to 255 bytes", if |name| is_name(name);
 
     /// The version announced to clients.
     "amqp.version" version: String = env!("CARGO_PKG_VERSION").to_owned(),
-        "text of 1 to 255 bytes", if is_name;
+        "text of 1 to 255 bytes", if |name| is_name(name);
 
     /// How long an idle shard spins before it sleeps, in microseconds. Waking up costs about 20 µs; spinning
     /// burns a core.
@@ -172,7 +172,7 @@ keys! {
 }
 
 /// Names travel in AMQP short strings.
-fn is_name(text: &String) -> bool {
+fn is_name(text: &str) -> bool {
     (1..=255).contains(&text.len())
 }
 

@@ -231,7 +231,9 @@ fn nearest_variable(name: &str) -> &'static str {
 }
 
 fn bad_value(key: &Key, origin: Origin, written: &str) -> ConfigError {
-    ConfigError::BadValue { origin, key: key.name, value: shorten(written), accepts: key.accepts }
+    // Errors end up in logs.
+    let value = if key.name.ends_with("_pass") { "not shown here".to_owned() } else { shorten(written) };
+    ConfigError::BadValue { origin, key: key.name, value, accepts: key.accepts }
 }
 
 /// A value as it was written, in one line of bounded length.

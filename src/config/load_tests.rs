@@ -150,6 +150,13 @@ fn a_long_value_is_cut_and_stays_on_one_line() {
 }
 
 #[test]
+fn a_password_does_not_appear_in_an_error() {
+    let secret = "s3cret".repeat(50);
+    let error = error(&format!("[auth]\ndefault_pass = '{secret}'\n"));
+    assert!(error.contains("`auth.default_pass`") && !error.contains("s3cret"), "{error}");
+}
+
+#[test]
 fn durabilities_to_come_are_refused_with_the_reason() {
     for name in ["fsync", "os"] {
         let error = error(&format!("durability = '{name}'\n"));

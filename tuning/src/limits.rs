@@ -30,8 +30,9 @@ const CAP_IPC_LOCK: u32 = 14;
 #[derive(Debug, Error)]
 #[error(
     "{} KiB of memory may be locked, and {shards} {} {} KiB; set LimitMEMLOCK={} in the systemd unit, or raise \
-     memlock in /etc/security/limits.conf (`ulimit -l`), or run fewer shards", have_bytes / 1024,
-    if *shards == 1 { "shard needs" } else { "shards need" }, need_bytes / 1024, need_bytes
+     memlock in /etc/security/limits.conf (`ulimit -l`){}", have_bytes / 1024,
+    if *shards == 1 { "shard needs" } else { "shards need" }, need_bytes / 1024, need_bytes,
+    if *need_bytes > MEMLOCK_PER_SHARD_BYTES { ", or run fewer shards" } else { "" }
 )]
 pub struct MemlockError {
     /// The limit, raised as far as this process may.
@@ -142,6 +143,8 @@ mod tests {
         assert!(text.starts_with("64 KiB of memory may be locked, and 2 shards need 1024 KiB"), "{text}");
         assert!(text.contains("LimitMEMLOCK=1048576") && text.contains("fewer shards"), "{text}");
         assert!(!text.contains('\n'), "{text}");
+        let text = judge_memlock(64 * 1024, 512 * 1024, 2).unwrap_err().to_string();
+        assert!(!text.contains("fewer shards"), "one executor alone insists on it: {text}");
     }
 
     #[test]

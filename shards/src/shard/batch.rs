@@ -17,15 +17,6 @@ use crate::queue::{Record, encode_record, view_record};
 use crate::topology::{Change, Operation, Outcome, Requester};
 use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, ShardId};
 
-/// Which of the two ways to a peer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lane {
-    /// Publishes and requests; bounded, may fill.
-    Forward,
-    /// Deliveries, answers, settlements, credit; bounded by credit.
-    Reply,
-}
-
 /// Where a record's bytes are in its batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload {

@@ -10,7 +10,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::batch::{Ask, Lane, PeerMessage};
+use super::batch::{Ask, PeerMessage};
+use crate::mesh::Lane;
 use super::effects::Effects;
 use super::outward::Outward;
 use crate::topology::{Change, Evaluation, Outcome, Writer};
@@ -88,7 +89,7 @@ impl Control {
             Evaluation::Refused(refusal) => Err(refusal),
             Evaluation::Unchanged(outcome) => Ok(outcome),
             Evaluation::Changed { version, changes, outcome } => {
-                let writes = self.writer.rows(&changes);
+                let writes = self.writer.take_store_writes();
                 let stored = writes.is_empty();
                 if !stored {
                     out.fx.persist(version, writes);

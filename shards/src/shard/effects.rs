@@ -1,6 +1,7 @@
 //! What a shard asks of its surroundings. With [`FrontEnd`] this is everything that leaves it.
 
-use super::batch::{Batch, Lane};
+use super::batch::Batch;
+use crate::mesh::Lane;
 use super::front_end::FrontEnd;
 use crate::ledger::Position;
 use crate::message::MessageView;

@@ -19,7 +19,8 @@ mod requests;
 
 use std::sync::Arc;
 
-pub use self::batch::{Batch, Lane};
+pub use self::batch::Batch;
+pub use crate::mesh::Lane;
 use self::batch::{ConfirmTo, PeerMessage, RecordRef};
 use self::confirms::Confirms;
 use self::control::Control;

@@ -1,7 +1,8 @@
 //! The way from an owner back to the homes of its consumers: straight into the local home, or into the
 //! batch for another shard.
 
-use super::batch::{Lane, PeerMessage, RecordRef};
+use super::batch::{PeerMessage, RecordRef};
+use crate::mesh::Lane;
 use super::effects::Effects;
 use super::front_end::Reply;
 use super::home::Home;

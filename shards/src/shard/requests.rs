@@ -1,6 +1,7 @@
 //! Requests of the protocol: resolved on this shard's topology, sent to the owner or the writer.
 
-use super::batch::{Ask, ConsumeAsk, Lane, PeerMessage};
+use super::batch::{Ask, ConsumeAsk, PeerMessage};
+use crate::mesh::Lane;
 use super::effects::Effects;
 use super::front_end::{Address, NewConsumer, Reply, Request};
 use super::home::Channel;

@@ -196,26 +196,25 @@ fn a_version_that_does_not_rise_is_refused_at_once() {
 fn commits_that_wait_are_written_together() {
     let disk = TestDisk::new();
     let (mut store, _) = TopologyStore::open_backend(disk.clone()).unwrap();
-    let count = |store: &mut TopologyStore, commits: u64| {
-        let syncs = disk.syncs.load(Ordering::SeqCst);
-        for _ in 0..commits {
-            assert!(matches!(store.wait(), Some(Ok(_))));
-        }
-        disk.syncs.load(Ordering::SeqCst) - syncs
-    };
+    let syncs = || disk.syncs.load(Ordering::SeqCst);
+    let opened = syncs();
+    store.commit(0, 1, vec![set("single", "")]).unwrap();
+    assert_eq!(store.wait(), Some(Ok(Committed { version: 1 })));
+    let single = syncs() - opened;
+    assert!(single >= 1, "a commit is not complete before it is synced");
     // One commit is held up at the disk while 20 more gather behind it.
     disk.gate.set_closed(true);
-    store.commit(0, 1, vec![set("first", "")]).unwrap();
+    store.commit(1, 2, vec![set("first", "")]).unwrap();
     disk.gate.wait_for_somebody();
-    for version in 2..=21 {
+    for version in 3..=22 {
         store.commit(version - 1, version, vec![set(&version.to_string(), "")]).unwrap();
     }
     assert_eq!(store.completion(), None, "nothing is answered before the disk has it");
     disk.gate.set_closed(false);
-    let grouped = count(&mut store, 21);
-    store.commit(21, 22, vec![set("last", "")]).unwrap();
-    let single = count(&mut store, 1);
-    assert!(single >= 1);
+    for version in 2..=22 {
+        assert_eq!(store.wait(), Some(Ok(Committed { version })));
+    }
+    let grouped = syncs() - opened - single;
     assert!(grouped <= 2 * single, "{grouped} syncs for two groups, {single} for one commit");
 }
 
@@ -251,17 +250,15 @@ fn a_disk_error_poisons_the_store_and_the_group_and_what_was_there_stays() {
     store.commit(2, 3, vec![set("c", "lost")]).unwrap();
     disk.broken.store(true, Ordering::SeqCst);
     disk.gate.set_closed(false);
-    for _ in 0..2 {
-        let completion = store.wait().unwrap();
-        assert!(matches!(completion, Err(StoreError::Poisoned { .. })), "{completion:?}");
-    }
+    let first = store.wait().unwrap().unwrap_err();
+    assert!(matches!(&first, StoreError::Poisoned { reason } if reason.contains("os error 5")), "{first:?}");
+    assert!(first.to_string().contains("check the disk"), "{first}");
+    assert_eq!(store.wait(), Some(Err(first.clone())));
     // The disk is well again, the store is not: a failed sync is not retried.
     disk.broken.store(false, Ordering::SeqCst);
     let syncs = disk.syncs.load(Ordering::SeqCst);
     store.commit(1, 4, vec![set("d", "too late")]).unwrap();
-    let error = store.wait().unwrap().unwrap_err();
-    assert!(matches!(&error, StoreError::Poisoned { reason } if !reason.is_empty()), "{error:?}");
-    assert!(error.to_string().contains("check the disk"), "{error}");
+    assert_eq!(store.wait(), Some(Err(first)), "what went wrong first stays the reason");
     assert_eq!(disk.syncs.load(Ordering::SeqCst), syncs);
     drop(store);
     let (_, snapshot) = TopologyStore::open_backend(disk).unwrap();
