@@ -15,7 +15,7 @@ use lepus_shards::runtime::{
     yield_now,
 };
 use lepus_shards::shard::{Batch, Shard, ShardConfig, WRITER};
-use lepus_shards::topology::{Change, Writer};
+use lepus_shards::topology::{Change, TopologyError, Writer};
 use lepus_storage::TopologyStore;
 
 use super::accept::{self, Handovers};
@@ -37,6 +37,9 @@ pub enum ServerError {
     /// A doorbell needs a descriptor.
     #[error("cannot make the shards' doorbells: {0}; raise the limit of open files (ulimit -n)")]
     Doorbell(io::Error),
+    /// The stored topology is not one.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
     /// A shard could not take over its sockets, or something broke later.
     #[error("{0}")]
     Failed(String),

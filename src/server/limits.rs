@@ -15,9 +15,6 @@ pub const SPARE_BATCHES_MAX: usize = 16;
 /// Accepted connections on their way to one shard.
 pub const HANDOVERS_MAX: usize = 256;
 
-/// Rounds of the protocol's resumed work in one turn; what is left goes on in the next.
-pub const RESUME_ROUNDS_MAX: usize = 16;
-
 /// How often the clock's work is looked at while a shard is busy, and while nothing has happened.
 pub const TICK_BUSY: Duration = Duration::from_millis(10);
 /// See [`TICK_BUSY`].

@@ -3,6 +3,7 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `protocol` | what the server needs of a protocol |
+//! | `amqp` | that AMQP is one; [`run`] |
 //! | `broker` | making the shards, their ways to each other, and waiting for their end |
 //! | `worker` | one shard's thread: reading, turns, writing |
 //! | `connection` | one client connection's tasks |
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod amqp;
 mod broker;
 mod connection;
 mod drain;
@@ -24,6 +26,7 @@ mod store;
 mod surroundings;
 mod worker;
 
+pub use amqp::run;
 pub use broker::{Broker, ServerError};
 pub use protocol::{Disposition, Protocol};
 pub use surroundings::Surroundings;

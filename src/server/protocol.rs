@@ -32,8 +32,8 @@ pub trait Protocol: FrontEnd + Sized + 'static {
     /// Bytes have come in. They are taken whole, or copied where they must wait.
     fn receive(shard: &mut Shard, around: &mut Surroundings<Self>, slot: u32, bytes: &[u8]);
 
-    /// Goes on with input that had to wait for an answer. True if there was any.
-    fn resume(shard: &mut Shard, around: &mut Surroundings<Self>) -> bool;
+    /// Goes on with input that had to wait for an answer, as far as it can.
+    fn resume(shard: &mut Shard, around: &mut Surroundings<Self>);
 
     /// The socket is gone: so is everything that the connection held. Frees the slot.
     fn disconnected(shard: &mut Shard, around: &mut Surroundings<Self>, slot: u32);
@@ -45,7 +45,7 @@ pub trait Protocol: FrontEnd + Sized + 'static {
     fn shutdown(shard: &mut Shard, around: &mut Surroundings<Self>, reason: &str);
 
     /// Bytes for the client that have not been written.
-    fn pending(&self, slot: u32) -> &[u8];
+    fn pending(&mut self, slot: u32) -> &[u8];
 
     /// The first so many of the pending bytes have been written.
     fn written(&mut self, slot: u32, count: usize);

@@ -22,7 +22,7 @@ use tracing::{debug, error};
 
 use super::connection::{AfterRead, Connection, Phase};
 use super::drain::Drain;
-use super::limits::{LINGER_MS, READ_BUFFER_BYTES, RESUME_ROUNDS_MAX};
+use super::limits::{LINGER_MS, READ_BUFFER_BYTES};
 use super::protocol::{Disposition, Protocol};
 use super::surroundings::Surroundings;
 
@@ -140,7 +140,7 @@ impl<P: Protocol> Worker<P> {
         if self.more_due {
             self.more_due = self.shard.tick(&mut self.around);
         }
-        turn.again |= self.resume_input();
+        P::resume(&mut self.shard, &mut self.around);
         if self.around.appended > self.committed {
             self.committed = self.around.appended;
             self.shard.committed(&mut self.around, self.committed);
@@ -212,10 +212,6 @@ impl<P: Protocol> Worker<P> {
         if let Some(error) = failed {
             self.drain.fail(error.to_string());
         }
-    }
-
-    fn resume_input(&mut self) -> bool {
-        (0..RESUME_ROUNDS_MAX).all(|_| P::resume(&mut self.shard, &mut self.around))
     }
 
     fn take_handovers(&mut self, turn: &mut Turn) {
@@ -334,7 +330,12 @@ impl<P: Protocol> Worker<P> {
     /// Writes as much of the connection's output as the socket takes. True if it has just stopped
     /// taking.
     pub fn write(&mut self, connection: &Rc<Connection>) -> bool {
-        if connection.write_blocked.get() || connection.phase.get() != Phase::Open {
+        if connection.phase.get() != Phase::Open {
+            return false;
+        }
+        if connection.write_blocked.get() {
+            // Its own task writes on, unless the protocol has given it up.
+            self.follow_disposition(connection);
             return false;
         }
         let slot = connection.slot;

@@ -33,9 +33,17 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::ShardId;
 use crate::limits::RING_BATCHES;
-pub use crate::shard::Lane;
 
 pub use parking::{Bell, Parking};
+
+/// Which of the two ways to another shard.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Lane {
+    /// Replies, deliveries, settlements, credit: bounded by credit, never behind Forward.
+    Reply,
+    /// Publishes and requests: when it is full, whoever fills it has to wait.
+    Forward,
+}
 
 /// Makes the ports of all shards.
 #[derive(Debug)]

@@ -114,16 +114,13 @@ impl Protocol for Lines {
         around.front.lines[slot as usize].input = input[complete..].to_vec();
     }
 
-    fn resume(shard: &mut Shard, around: &mut Surroundings<Lines>) -> bool {
-        let mut any = false;
+    fn resume(shard: &mut Shard, around: &mut Surroundings<Lines>) {
         for index in 0..around.front.lines.len() {
             let Some((_, channel)) = around.front.lines[index].names else { continue };
             for tag in std::mem::take(&mut around.front.lines[index].unacked) {
                 shard.settle(around, channel, tag, false, Verdict::Accept).unwrap();
-                any = true;
             }
         }
-        any
     }
 
     fn disconnected(shard: &mut Shard, around: &mut Surroundings<Lines>, slot: u32) {
@@ -144,7 +141,7 @@ impl Protocol for Lines {
         }
     }
 
-    fn pending(&self, slot: u32) -> &[u8] {
+    fn pending(&mut self, slot: u32) -> &[u8] {
         &self.lines[slot as usize].output
     }
 
