@@ -192,7 +192,8 @@ mod tests {
                 (_, None) => false,
                 (Value::Void, Some(_)) => true,
                 (wanted, Some(value)) => {
-                    wanted == value || (wanted.as_integer().is_some() && wanted.as_integer() == value.as_integer())
+                    wanted == value
+                        || (wanted.as_integer().is_some() && wanted.as_integer() == value.as_integer())
                 }
             });
         }
@@ -210,7 +211,11 @@ mod tests {
     }
 
     fn fields() -> impl Strategy<Value = Arguments> {
-        prop::collection::btree_map(prop::sample::select(vec!["a", "b", "x-a"]).prop_map(str::to_owned), value(), 0..4)
+        prop::collection::btree_map(
+            prop::sample::select(vec!["a", "b", "x-a"]).prop_map(str::to_owned),
+            value(),
+            0..4,
+        )
     }
 
     fn binding() -> impl Strategy<Value = Arguments> {

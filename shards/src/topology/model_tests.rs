@@ -214,7 +214,9 @@ fn walk(topology: &Topology, first: &str, key: &str, headers: &Arguments) -> BTr
                 ExchangeKind::Direct => binding.routing_key == key,
                 ExchangeKind::Fanout => true,
                 ExchangeKind::Topic => topic_fits(&words(&binding.routing_key), &words(key)),
-                ExchangeKind::Headers => binding.arguments.iter().all(|(name, v)| headers.get(name) == Some(v)),
+                ExchangeKind::Headers => {
+                    binding.arguments.iter().all(|(name, v)| headers.get(name) == Some(v))
+                }
             };
             if fits {
                 found = true;
@@ -322,7 +324,9 @@ fn the_same_history_gives_the_same_changes() {
             evaluations.push(world.writer.evaluate(&operation, requester()));
         }
         evaluations.push(
-            world.writer.evaluate(&Operation::ReleaseConnection { connection: requester().connection }, requester()),
+            world
+                .writer
+                .evaluate(&Operation::ReleaseConnection { connection: requester().connection }, requester()),
         );
         evaluations
     };
