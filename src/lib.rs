@@ -4,6 +4,7 @@ pub mod amqp;
 pub mod boot;
 pub mod cli;
 pub mod config;
+pub mod server;
 
 #[cfg(test)]
 mod test_dir;

@@ -1,8 +1,8 @@
 //! Batches between shards.
 //!
-//! Each ordered pair of shards has two bounded rings, with one producer and one consumer each: the
-//! [`Lane::Forward`] for publishes and requests, which may fill and then stops the reading of the
-//! sockets that fill it, and the [`Lane::Reply`] for what is bounded by credit and must always come
+//! Each ordered pair of shards has two bounded rings, with one producer and one consumer each: one for
+//! [`Lane::Forward`], publishes and requests, which may fill and then stops the reading of the
+//! sockets that fill it, and one for [`Lane::Reply`], what is bounded by credit and must always come
 //! through: replies, deliveries, settlements. A third ring carries emptied batches back, so that the
 //! memory of a one-way flow returns to where it is filled.
 //!
@@ -26,7 +26,9 @@
 mod parking;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
+use crossbeam_utils::CachePadded;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::ShardId;
@@ -73,7 +75,7 @@ impl Mesh {
                     row.push(None);
                     column.push(None);
                 } else {
-                    let (out, inn) = ring_set(Arc::clone(&parkings[receiver]));
+                    let (out, inn) = ring_set(&parkings[sender], &parkings[receiver]);
                     row.push(Some(out));
                     column.push(Some(inn));
                 }
@@ -95,13 +97,22 @@ fn shard_id(index: usize) -> ShardId {
     ShardId(u16::try_from(index).expect("SHARDS_MAX fits 16 bits"))
 }
 
-fn ring_set<B>(receiver: Arc<Parking>) -> (Outgoing<B>, Incoming<B>) {
+fn ring_set<B>(sender: &Arc<Parking>, receiver: &Arc<Parking>) -> (Outgoing<B>, Incoming<B>) {
+    let starved = Arc::new(CachePadded::new(AtomicBool::new(false)));
+    let (receiver, sender) = (Arc::clone(receiver), Arc::clone(sender));
     let (reply_in, reply_out) = RingBuffer::new(RING_BATCHES);
     let (forward_in, forward_out) = RingBuffer::new(RING_BATCHES);
     let (spent_in, spent_out) = RingBuffer::new(RING_BATCHES);
     (
-        Outgoing { reply: reply_in, forward: forward_in, spent: spent_out, receiver, unannounced: false },
-        Incoming { reply: reply_out, forward: forward_out, spent: spent_in },
+        Outgoing {
+            reply: reply_in,
+            forward: forward_in,
+            spent: spent_out,
+            receiver,
+            unannounced: false,
+            starved: Arc::clone(&starved),
+        },
+        Incoming { reply: reply_out, forward: forward_out, spent: spent_in, sender, starved },
     )
 }
 
@@ -112,12 +123,49 @@ struct Outgoing<B> {
     receiver: Arc<Parking>,
     /// Something was handed in and the receiver has not been told.
     unannounced: bool,
+    starved: Arc<Starved>,
 }
+
+impl<B> Outgoing<B> {
+    fn ring(&mut self, lane: Lane) -> &mut Producer<B> {
+        match lane {
+            Lane::Reply => &mut self.reply,
+            Lane::Forward => &mut self.forward,
+        }
+    }
+}
+
+/// The sender has found a ring full and is to be woken when there is room.
+type Starved = CachePadded<AtomicBool>;
 
 struct Incoming<B> {
     reply: Consumer<B>,
     forward: Consumer<B>,
     spent: Producer<B>,
+    sender: Arc<Parking>,
+    starved: Arc<Starved>,
+}
+
+impl<B> Incoming<B> {
+    /// Takes one batch that is known to be there.
+    fn take(&mut self, lane: Lane, take: impl FnOnce(&mut B)) {
+        let ring = match lane {
+            Lane::Reply => &mut self.reply,
+            Lane::Forward => &mut self.forward,
+        };
+        let mut batch = ring.pop().expect("only this shard takes from the ring, and it has counted");
+        take(&mut batch);
+        // When enough are on their way back already, this one is freed here.
+        drop(self.spent.push(batch));
+    }
+
+    /// There is room again, for a sender that wants to know.
+    fn wake_starved(&self) {
+        fence(Ordering::SeqCst);
+        if self.starved.load(Ordering::Relaxed) && self.starved.swap(false, Ordering::AcqRel) {
+            self.sender.wake();
+        }
+    }
 }
 
 struct Link<B> {
@@ -150,22 +198,29 @@ impl<B: Send> MeshPort<B> {
     }
 
     /// Hands a batch in, or gives it back when the ring is full. The receiver is told by
-    /// [`Self::announce_sent`].
+    /// [`Self::announce_sent`]. After a batch was given back, this shard is woken once there is room.
     ///
     /// # Panics
     /// When `to` is this shard or does not exist.
     pub fn try_send(&mut self, to: ShardId, lane: Lane, batch: B) -> Result<(), B> {
         let outgoing = &mut self.link(to).outgoing;
-        let ring = match lane {
-            Lane::Reply => &mut outgoing.reply,
-            Lane::Forward => &mut outgoing.forward,
-        };
-        match ring.push(batch) {
-            Ok(()) => {
-                outgoing.unannounced = true;
-                Ok(())
-            }
-            Err(rtrb::PushError::Full(batch)) => Err(batch),
+        if let Err(rtrb::PushError::Full(batch)) = outgoing.ring(lane).push(batch) {
+            // The mark comes before the sender's last look for room ([`Self::has_room`], on its way to
+            // sleep), and the receiver looks at it after making room: see `parking` for why one of
+            // them sees the other.
+            outgoing.starved.store(true, Ordering::Relaxed);
+            return Err(batch);
+        }
+        outgoing.unannounced = true;
+        Ok(())
+    }
+
+    /// Whether [`Self::try_send`] would take a batch now.
+    pub fn has_room(&self, to: ShardId, lane: Lane) -> bool {
+        let link = self.links[to.index()].as_ref().expect("a shard has no way to itself");
+        match lane {
+            Lane::Reply => !link.outgoing.reply.is_full(),
+            Lane::Forward => !link.outgoing.forward.is_full(),
         }
     }
 
@@ -179,22 +234,26 @@ impl<B: Send> MeshPort<B> {
         }
     }
 
-    /// Takes what has arrived, in the order that the module's page promises. Takes at most what was
-    /// there at the beginning: at most two rings full from each peer. Returns how many batches.
-    pub fn drain(&mut self, mut take: impl FnMut(ShardId, Lane, B)) -> usize {
+    /// Shows what has arrived to `take`, which leaves each batch empty, in the order that the module's
+    /// page promises; the emptied batches go back to their senders. Takes at most what was there at
+    /// the beginning: at most two rings full from each peer. Returns how many batches.
+    pub fn drain(&mut self, mut take: impl FnMut(ShardId, Lane, &mut B)) -> usize {
         let mut taken = 0;
         for (index, link) in self.links.iter_mut().enumerate() {
-            let Some(link) = link else { continue };
+            let Some(Link { incoming, .. }) = link else { continue };
             let from = shard_id(index);
             // Looking at the Forward ring acquires what its sender did before: the replies that were
             // handed in earlier are visible to the second look.
-            let forward = link.incoming.forward.slots();
-            let replies = link.incoming.reply.slots();
+            let forward = incoming.forward.slots();
+            let replies = incoming.reply.slots();
             for _ in 0..replies {
-                take(from, Lane::Reply, pop(&mut link.incoming.reply));
+                incoming.take(Lane::Reply, |batch| take(from, Lane::Reply, batch));
             }
             for _ in 0..forward {
-                take(from, Lane::Forward, pop(&mut link.incoming.forward));
+                incoming.take(Lane::Forward, |batch| take(from, Lane::Forward, batch));
+            }
+            if replies + forward > 0 {
+                incoming.wake_starved();
             }
             taken += replies + forward;
         }
@@ -209,14 +268,6 @@ impl<B: Send> MeshPort<B> {
             .any(|link| !link.incoming.reply.is_empty() || !link.incoming.forward.is_empty())
     }
 
-    /// Returns an emptied batch to the shard that sent it. When enough are on the way back already,
-    /// it is freed here.
-    pub fn give_back(&mut self, from: ShardId, batch: B) {
-        if let Err(rtrb::PushError::Full(batch)) = self.link(from).incoming.spent.push(batch) {
-            drop(batch);
-        }
-    }
-
     /// An emptied batch that came back from this shard, to be filled again.
     pub fn take_spent(&mut self, from: ShardId) -> Option<B> {
         self.link(from).outgoing.spent.pop().ok()
@@ -224,10 +275,11 @@ impl<B: Send> MeshPort<B> {
 
     /// Says that this shard is about to sleep, and looks once more. True: it may sleep, and its bell
     /// is rung once when something arrives; false: there is something to do. `has_work` tells whether
-    /// anything waits outside the mesh whose senders use [`Parking::wake`].
-    pub fn try_park(&mut self, has_work: impl FnOnce() -> bool) -> bool {
+    /// anything waits outside the mesh whose senders use [`Parking::wake`], or whether there is room again
+    /// for a batch that was given back.
+    pub fn try_park(&mut self, has_work: impl FnOnce(&MeshPort<B>) -> bool) -> bool {
         self.parking.announce();
-        if self.has_arrivals() || has_work() {
+        if self.has_arrivals() || has_work(self) {
             self.parking.cancel();
             return false;
         }
@@ -248,10 +300,6 @@ impl<B> std::fmt::Debug for MeshPort<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MeshPort").field("id", &self.id).field("shards", &self.links.len()).finish()
     }
-}
-
-fn pop<B>(ring: &mut Consumer<B>) -> B {
-    ring.pop().expect("only this shard takes from the ring, and it has counted")
 }
 
 #[cfg(test)]

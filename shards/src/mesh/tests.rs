@@ -1,5 +1,5 @@
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread;
 
@@ -37,9 +37,9 @@ fn mesh<B: Send>(shards: usize) -> (Vec<MeshPort<B>>, Vec<Arc<TestBell>>) {
     (ports, bells)
 }
 
-fn drained<B: Send>(port: &mut MeshPort<B>) -> Vec<(u16, Lane, B)> {
+fn drained<B: Send + Clone>(port: &mut MeshPort<B>) -> Vec<(u16, Lane, B)> {
     let mut all = Vec::new();
-    port.drain(|from, lane, batch| all.push((from.0, lane, batch)));
+    port.drain(|from, lane, batch| all.push((from.0, lane, batch.clone())));
     all
 }
 
@@ -80,6 +80,7 @@ fn what_arrives_during_a_drain_waits_for_the_next_one() {
     sender.try_send(ShardId(1), Lane::Reply, 1).unwrap();
     let mut got = Vec::new();
     receiver.drain(|_, lane, batch| {
+        let batch = *batch;
         got.push((lane, batch));
         // A later turn of the sender: its Forward batch must not pass its Reply batch.
         let _ = sender.try_send(ShardId(1), Lane::Reply, batch + 1);
@@ -107,15 +108,36 @@ fn a_full_ring_gives_the_batch_back_and_does_not_touch_the_other_lane() {
 }
 
 #[test]
+fn a_sender_that_found_a_ring_full_is_woken_when_there_is_room() {
+    let (mut ports, bells) = mesh::<usize>(2);
+    let to = ShardId(1);
+    let full = (0..).find(|batch| ports[0].try_send(to, Lane::Forward, *batch).is_err()).unwrap();
+    assert_eq!(full, RING_BATCHES);
+    assert!(!ports[0].has_room(to, Lane::Forward) && ports[0].has_room(to, Lane::Reply));
+    assert!(ports[0].try_park(|port| port.has_room(to, Lane::Forward)));
+    drained(&mut ports[1]);
+    assert_eq!(bells[0].total.load(Ordering::Relaxed), 1);
+    assert!(!ports[0].try_park(|port| port.has_room(to, Lane::Forward)));
+    // Nobody is woken for room that nobody asked for.
+    assert!(ports[0].try_park(|_| false));
+    ports[0].try_send(to, Lane::Forward, 0).unwrap();
+    drained(&mut ports[1]);
+    assert_eq!(bells[0].total.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn an_emptied_batch_returns_to_its_sender() {
     let (mut ports, _) = mesh::<Vec<u8>>(2);
+    let send = |ports: &mut Vec<MeshPort<Vec<u8>>>| {
+        ports[0].try_send(ShardId(1), Lane::Forward, vec![1; 100]).unwrap();
+        ports[1].drain(|_, _, batch| batch.clear());
+    };
     assert_eq!(ports[0].take_spent(ShardId(1)), None);
-    ports[1].give_back(ShardId(0), Vec::with_capacity(100));
+    send(&mut ports);
     let batch = ports[0].take_spent(ShardId(1)).unwrap();
-    assert!(batch.capacity() >= 100);
-    for _ in 0..2 * RING_BATCHES {
-        ports[1].give_back(ShardId(0), Vec::new());
-    }
+    assert!(batch.is_empty() && batch.capacity() >= 100);
+    // Nobody takes them: no more than a ring full is kept.
+    (0..2 * RING_BATCHES).for_each(|_| send(&mut ports));
     let returned = std::iter::from_fn(|| ports[0].take_spent(ShardId(1))).count();
     assert_eq!(returned, RING_BATCHES);
 }
@@ -127,12 +149,12 @@ fn the_bell_rings_once_for_a_parked_shard_and_never_for_an_awake_one() {
     ports[0].try_send(ShardId(2), Lane::Forward, 1).unwrap();
     ports[0].announce_sent();
     assert_eq!(rings(), 0);
-    assert!(!ports[2].try_park(|| false), "something has arrived");
+    assert!(!ports[2].try_park(|_| false), "something has arrived");
     drained(&mut ports[2]);
-    assert!(!ports[2].try_park(|| true), "something waits elsewhere");
+    assert!(!ports[2].try_park(|_| true), "something waits elsewhere");
     ports[0].announce_sent();
     assert_eq!(rings(), 0);
-    assert!(ports[2].try_park(|| false));
+    assert!(ports[2].try_park(|_| false));
     for sender in [0, 1] {
         ports[sender].try_send(ShardId(2), Lane::Reply, 2).unwrap();
         ports[sender].announce_sent();
@@ -141,6 +163,16 @@ fn the_bell_rings_once_for_a_parked_shard_and_never_for_an_awake_one() {
     ports[2].unpark();
     ports[2].parking().wake();
     assert_eq!(rings(), 1);
+}
+
+/// Ends the senders when an assertion of the receiver fails.
+struct SetOnDrop<'a>(&'a AtomicBool, &'a [Arc<TestBell>]);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.iter().for_each(|bell| bell.ring());
+    }
 }
 
 /// Three senders against one receiver that sleeps on its bell whenever it finds nothing: a lost
@@ -152,8 +184,10 @@ fn under_stress_nothing_is_lost_reordered_or_left_asleep() {
     let (ports, bells) = mesh::<(u64, Lane)>(usize::from(SENDERS) + 1);
     let mut ports: Vec<_> = ports.into_iter().map(Some).collect();
     let mut receiver = ports[usize::from(SENDERS)].take().unwrap();
+    let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for sender in 0..SENDERS {
+            let (over, bell) = (&over, &bells[usize::from(sender)]);
             let mut port = ports[usize::from(sender)].take().unwrap();
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(u64::from(sender) + 1);
@@ -162,9 +196,15 @@ fn under_stress_nothing_is_lost_reordered_or_left_asleep() {
                     for lane in [Lane::Reply, Lane::Forward] {
                         let mut batch = (turn, lane);
                         while let Err(back) = port.try_send(ShardId(SENDERS), lane, batch) {
+                            if over.load(Ordering::Relaxed) {
+                                return;
+                            }
                             batch = back;
                             port.announce_sent();
-                            thread::yield_now();
+                            if port.try_park(|port| port.has_room(ShardId(SENDERS), lane)) {
+                                bell.wait();
+                                port.unpark();
+                            }
                         }
                     }
                     if random.u8(..) < 128 {
@@ -177,11 +217,12 @@ fn under_stress_nothing_is_lost_reordered_or_left_asleep() {
                 port.announce_sent();
             });
         }
+        let _over = SetOnDrop(&over, &bells[..usize::from(SENDERS)]);
         let bell = &bells[usize::from(SENDERS)];
         let mut announced = 0;
         let mut next = vec![[0u64; 2]; usize::from(SENDERS)];
         while next.iter().any(|lanes| *lanes != [TURNS; 2]) {
-            let taken = receiver.drain(|from, lane, (turn, sent_on)| {
+            let taken = receiver.drain(|from, lane, &mut (turn, sent_on)| {
                 assert_eq!(lane, sent_on);
                 let lanes = &mut next[from.index()];
                 let expected = &mut lanes[lane as usize];
@@ -191,7 +232,7 @@ fn under_stress_nothing_is_lost_reordered_or_left_asleep() {
             });
             if taken == 0 {
                 announced += 1;
-                if receiver.try_park(|| false) {
+                if receiver.try_park(|_| false) {
                     bell.wait();
                     receiver.unpark();
                 }
@@ -199,6 +240,39 @@ fn under_stress_nothing_is_lost_reordered_or_left_asleep() {
         }
         let rings = bell.total.load(Ordering::Relaxed);
         assert!(rings <= announced, "{rings} rings, although it only announced sleep {announced} times");
+    });
+}
+
+/// One batch at a time, back and forth: each side announces its sleep at the very moment at which the
+/// other one sends, which is where a wake-up could be lost.
+#[test]
+fn a_batch_sent_while_its_receiver_falls_asleep_wakes_it() {
+    const ROUNDS: u32 = 50_000;
+    let (ports, bells) = mesh::<u32>(2);
+    thread::scope(|scope| {
+        for (mut port, bell) in ports.into_iter().zip(&bells) {
+            scope.spawn(move || {
+                let peer = ShardId(1 - port.id().0);
+                let mut next = (port.id() == ShardId(0)).then_some(0);
+                loop {
+                    if let Some(round) = next.take() {
+                        port.try_send(peer, Lane::Forward, round).unwrap();
+                        port.announce_sent();
+                        if round >= ROUNDS {
+                            break;
+                        }
+                    }
+                    if port.try_park(|_| false) {
+                        bell.wait();
+                        port.unpark();
+                    }
+                    port.drain(|_, _, round| next = Some(*round + 1));
+                    if next.is_some_and(|round| round > ROUNDS) {
+                        break;
+                    }
+                }
+            });
+        }
     });
 }
 

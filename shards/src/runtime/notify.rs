@@ -28,6 +28,11 @@ impl Notify {
         }
     }
 
+    /// Forgets a notification: what it was about has been seen.
+    pub fn clear(&self) {
+        self.notified.set(false);
+    }
+
     /// Returns when there has been a notification since the last return.
     pub async fn notified(&self) {
         poll_fn(|context| {

@@ -74,6 +74,12 @@ impl Listener {
         Ok(Listener { fd: PollableFd::new(listener)? })
     }
 
+    /// Stops listening at once: new connections are refused, and a wait in [`Self::accept`] ends with
+    /// an error. What was connected and not accepted is reset.
+    pub fn stop(&self) {
+        let _ = socket2::SockRef::from(self.fd.get_ref()).shutdown(Shutdown::Both);
+    }
+
     /// The next connection and who made it. The stream can go to any shard.
     ///
     /// # Errors

@@ -173,12 +173,12 @@ async fn serve_mesh(mut port: MeshPort<u64>, bell: Arc<Doorbell>, rounds: u64) -
     }
     while answered < rounds {
         port.announce_sent();
-        if port.try_park(|| false) {
+        if port.try_park(|_| false) {
             waiter.wait().await.unwrap();
             port.unpark();
         }
         let mut next = None;
-        port.drain(|_, _, batch| next = Some(batch + 1));
+        port.drain(|_, _, batch| next = Some(*batch + 1));
         if let Some(next) = next {
             answered += 1;
             port.try_send(peer, Lane::Reply, next).unwrap();
@@ -225,6 +225,26 @@ fn a_listener_accepts_and_the_stream_can_go_to_another_shard() {
         socket.try_write(b"pong").unwrap();
     });
     assert_eq!(client.join().unwrap(), (peer, "pong".to_owned()));
+}
+
+#[test]
+fn a_stopped_listener_refuses_and_ends_the_wait() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let listener = Once::new(listener);
+    on_a_shard(move || async move {
+        let listener = Rc::new(Listener::adopt(listener.take()).unwrap());
+        let (theirs, ended) = (Rc::clone(&listener), Rc::new(Notify::new()));
+        let end = Rc::clone(&ended);
+        spawn(async move {
+            theirs.accept().await.unwrap_err();
+            end.notify();
+        });
+        yield_now().await;
+        listener.stop();
+        ended.notified().await;
+        assert_eq!(TcpStream::connect(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    });
 }
 
 #[test]
