@@ -1,0 +1,12 @@
+//! Whole-broker tests: a real process, real sockets, and clients that others wrote.
+//!
+//! Most tests use the harness's own blocking client, because it hides nothing and writes wrong bytes when it is told
+//! to. A name starting with `lapin` or `amqprs` says which foreign client a test uses. What is asked of Lepus alone
+//! starts its broker with [`lepus_tests::Broker::own`], and passes without a word when the tests run against another one.
+
+mod content;
+mod declare;
+mod errors;
+mod handshake;
+mod ledger;
+mod prefetch;
