@@ -23,7 +23,8 @@ impl std::fmt::Display for ClientError {
         match self {
             ClientError::Io(error) => write!(f, "the connection failed: {error}"),
             ClientError::Unexpected(class, method, payload) => {
-                let text: String = String::from_utf8_lossy(payload).chars().filter(|c| !c.is_control()).collect();
+                let text: String =
+                    String::from_utf8_lossy(payload).chars().filter(|c| !c.is_control()).collect();
                 write!(f, "unexpected method {class},{method}: {text}")
             }
         }
@@ -111,7 +112,14 @@ impl Client {
     ///
     /// # Errors
     /// When another method comes, or the socket fails.
-    pub fn call(&mut self, class: u16, id: u16, arguments: &[u8], ok_class: u16, ok: u16) -> Result<(), ClientError> {
+    pub fn call(
+        &mut self,
+        class: u16,
+        id: u16,
+        arguments: &[u8],
+        ok_class: u16,
+        ok: u16,
+    ) -> Result<(), ClientError> {
         self.socket.write_all(&method(1, class, id, arguments))?;
         self.expect(ok_class, ok)
     }
@@ -152,7 +160,10 @@ impl Client {
                 if kind != 1 {
                     continue;
                 }
-                let got = (u16::from_be_bytes([payload[0], payload[1]]), u16::from_be_bytes([payload[2], payload[3]]));
+                let got = (
+                    u16::from_be_bytes([payload[0], payload[1]]),
+                    u16::from_be_bytes([payload[2], payload[3]]),
+                );
                 if got == (class, id) {
                     return Ok(());
                 }
@@ -171,7 +182,8 @@ impl Client {
         if self.buffer.len() < 8 {
             return None;
         }
-        let size = u32::from_be_bytes([self.buffer[3], self.buffer[4], self.buffer[5], self.buffer[6]]) as usize;
+        let size =
+            u32::from_be_bytes([self.buffer[3], self.buffer[4], self.buffer[5], self.buffer[6]]) as usize;
         if self.buffer.len() < size + 8 {
             return None;
         }

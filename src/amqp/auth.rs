@@ -44,11 +44,16 @@ mod tests {
 
     #[test]
     fn only_the_right_password_from_the_right_place_gets_in() {
-        let credentials =
-            Credentials { user: "guest".into(), password: "secret".into(), loopback_users: vec!["guest".into()] };
+        let credentials = Credentials {
+            user: "guest".into(),
+            password: "secret".into(),
+            loopback_users: vec!["guest".into()],
+        };
         assert!(credentials.check(b"guest", b"secret", true));
         assert!(!credentials.check(b"guest", b"secret", false), "a loopback user from elsewhere");
-        for (user, password) in [("guest", ""), ("guest", "secre"), ("guest", "secret2"), ("", ""), ("gues", "secret")] {
+        for (user, password) in
+            [("guest", ""), ("guest", "secre"), ("guest", "secret2"), ("", ""), ("gues", "secret")]
+        {
             assert!(!credentials.check(user.as_bytes(), password.as_bytes(), true));
         }
     }

@@ -4,7 +4,9 @@ use lepus_shards::message::MessageView;
 use lepus_shards::shard::{Publish, Published, Shard};
 
 use super::codec::{BODY, ContentHeader, FRAME_END, FrameHead, HEADER, PublishMethod, put_return};
-use super::failure::{FRAME_ERROR, Failure, Ids, NOT_IMPLEMENTED, PRECONDITION_FAILED, SYNTAX_ERROR, UNEXPECTED_FRAME};
+use super::failure::{
+    FRAME_ERROR, Failure, Ids, NOT_IMPLEMENTED, PRECONDITION_FAILED, SYNTAX_ERROR, UNEXPECTED_FRAME,
+};
 use super::front::HasFront;
 use super::peer::{ChannelState, Content, Pause, Streaming};
 use super::properties::Properties;
@@ -46,7 +48,11 @@ pub(super) fn take_whole_publish<E: HasFront>(
     let peer = fx.front().peer(slot);
     let (frame_max, channel) = (peer.frame_max, peer.channel(number)?);
     let usual = channel.state == ChannelState::Open && channel.content.is_none() && !channel.holds_back();
-    if !usual || body.len() as u64 != header.body_size || body.len() + 8 > frame_max || shard.publishing_blocked() {
+    if !usual
+        || body.len() as u64 != header.body_size
+        || body.len() + 8 > frame_max
+        || shard.publishing_blocked()
+    {
         return None;
     }
     if payload.len() + 8 > frame_max || header.body_size > fx.front().config.max_message_bytes {
@@ -163,7 +169,12 @@ pub(super) fn begin_streaming<E: HasFront>(fx: &mut E, slot: u32, head: FrameHea
 }
 
 /// The next piece of a body frame that is taken as it comes; none while only the end byte is missing.
-pub(super) fn take_streamed<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32, bytes: &[u8]) -> Option<usize> {
+pub(super) fn take_streamed<E: HasFront>(
+    shard: &mut Shard,
+    fx: &mut E,
+    slot: u32,
+    bytes: &[u8],
+) -> Option<usize> {
     let peer = fx.front().peer(slot);
     let Streaming { channel: number, remaining } = peer.streaming.expect("asked while streaming");
     if remaining > 0 {

@@ -79,7 +79,9 @@ pub(super) fn take_method<E: HasFront>(
     match (phase, method) {
         (Phase::Start, connection::AMQPMethod::StartOk(start_ok)) => log_in(shard, fx, slot, &start_ok),
         (Phase::Tune, connection::AMQPMethod::TuneOk(tune_ok)) => tune(fx, slot, &tune_ok),
-        (Phase::Open, connection::AMQPMethod::Open(open)) => open_vhost(shard, fx, slot, open.virtual_host.as_str()),
+        (Phase::Open, connection::AMQPMethod::Open(open)) => {
+            open_vhost(shard, fx, slot, open.virtual_host.as_str())
+        }
         _ => Err(Failure::new(COMMAND_INVALID, "a connection method that is not due", (0, 0))),
     }
 }
@@ -103,7 +105,11 @@ fn log_in<E: HasFront>(
         }
     };
     let Some((user, password)) = credentials else {
-        return Err(Failure::new(SYNTAX_ERROR, format!("response of mechanism {mechanism} cannot be read"), IDS));
+        return Err(Failure::new(
+            SYNTAX_ERROR,
+            format!("response of mechanism {mechanism} cannot be read"),
+            IDS,
+        ));
     };
     let from_loopback = peer.from_loopback;
     let front = fx.front();
@@ -171,11 +177,17 @@ fn tune<E: HasFront>(fx: &mut E, slot: u32, tune_ok: &connection::TuneOk) -> Res
     let front = fx.front();
     let (frame_max, channel_max) = (front.config.frame_max, front.config.channel_max);
     if tune_ok.frame_max != 0 && tune_ok.frame_max < FRAME_MIN_BYTES {
-        let text = format!("negotiated frame_max = {} is lower than the minimum allowed value ({FRAME_MIN_BYTES})", tune_ok.frame_max);
+        let text = format!(
+            "negotiated frame_max = {} is lower than the minimum allowed value ({FRAME_MIN_BYTES})",
+            tune_ok.frame_max
+        );
         return Err(Failure::new(NOT_ALLOWED, text, IDS));
     }
     if tune_ok.frame_max > frame_max {
-        let text = format!("negotiated frame_max = {} is higher than the maximum allowed value ({frame_max})", tune_ok.frame_max);
+        let text = format!(
+            "negotiated frame_max = {} is higher than the maximum allowed value ({frame_max})",
+            tune_ok.frame_max
+        );
         return Err(Failure::new(NOT_ALLOWED, text, IDS));
     }
     if tune_ok.channel_max > channel_max && channel_max != 0 {

@@ -7,7 +7,8 @@ use lepus_shards::{DeliveryTag, VhostId};
 
 use super::codec::read_settlement;
 use super::failure::{
-    CHANNEL_ERROR, COMMAND_INVALID, Failure, Ids, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, SYNTAX_ERROR,
+    CHANNEL_ERROR, COMMAND_INVALID, Failure, Ids, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED,
+    PRECONDITION_FAILED, SYNTAX_ERROR,
 };
 use super::front::HasFront;
 use super::method;
@@ -69,8 +70,18 @@ pub(super) fn take<E: HasFront>(
             true => at.refuse(PRECONDITION_FAILED, "cannot switch from confirm to tx mode"),
             false => at.refuse(NOT_IMPLEMENTED, "transactions"),
         },
-        AMQPClass::Tx(_) if matches!(ids.1, 20 | 30) => at.refuse(PRECONDITION_FAILED, "channel is not transactional"),
+        AMQPClass::Tx(_) if matches!(ids.1, 20 | 30) => {
+            at.refuse(PRECONDITION_FAILED, "channel is not transactional")
+        }
         _ => at.refuse(COMMAND_INVALID, "unimplemented method"),
+    }
+}
+
+/// `basic.qos` with a prefetch in bytes, which `amq-protocol` reads over.
+pub(super) fn check_prefetch_size(arguments: &[u8]) -> Result<(), Failure> {
+    match arguments.first_chunk::<4>().map(|size| u32::from_be_bytes(*size)) {
+        None | Some(0) => Ok(()),
+        Some(size) => Err(Failure::new(NOT_IMPLEMENTED, format!("prefetch_size!=0 ({size})"), (60, 10))),
     }
 }
 

@@ -98,7 +98,10 @@ pub enum ChannelState {
     Closing,
     /// We closed it: its frames are ignored until close-ok has come. The number is free when the shard
     /// has let go of it, too.
-    Refused { close_ok: bool, released: bool },
+    Refused {
+        close_ok: bool,
+        released: bool,
+    },
 }
 
 /// A publish whose content is on its way.

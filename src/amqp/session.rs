@@ -164,7 +164,8 @@ fn take_frame<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32, bytes: &[u8
     let head = FrameHead::read(bytes)?;
     let peer = fx.front().peer(slot);
     if head.size + FRAME_OVERHEAD_BYTES > peer.frame_max {
-        let text = format!("type {} frame of {} bytes is larger than {}", head.kind, head.size, peer.frame_max);
+        let text =
+            format!("type {} frame of {} bytes is larger than {}", head.kind, head.size, peer.frame_max);
         fail_connection(shard, fx, slot, &Failure::new(FRAME_ERROR, text, (0, 0)));
         return Some(bytes.len());
     }
@@ -179,10 +180,7 @@ fn take_frame<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32, bytes: &[u8
         {
             return Some(used);
         }
-        if head.kind == BODY
-            && bytes.len() < head.frame_bytes()
-            && content::begin_streaming(fx, slot, head)
-        {
+        if head.kind == BODY && bytes.len() < head.frame_bytes() && content::begin_streaming(fx, slot, head) {
             return Some(FrameHead::BYTES);
         }
     }
@@ -240,7 +238,13 @@ pub(super) fn pause_for<E: HasFront>(fx: &mut E, slot: u32, pause: Pause) {
     }
 }
 
-fn take_connection_frame<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32, head: FrameHead, frame: &[u8]) {
+fn take_connection_frame<E: HasFront>(
+    shard: &mut Shard,
+    fx: &mut E,
+    slot: u32,
+    head: FrameHead,
+    frame: &[u8],
+) {
     let payload = &frame[FrameHead::BYTES..frame.len() - 1];
     let result = match head.kind {
         HEARTBEAT => Ok(()),
@@ -308,7 +312,8 @@ fn take_channel_frame<E: HasFront>(
     let number = head.channel;
     match head.kind {
         METHOD => {
-            let ids = method::ids(payload).ok_or_else(|| Failure::new(SYNTAX_ERROR, "method frame too short", (0, 0)))?;
+            let ids = method::ids(payload)
+                .ok_or_else(|| Failure::new(SYNTAX_ERROR, "method frame too short", (0, 0)))?;
             let Some(channel) = fx.front().channel(slot, number) else {
                 return open_channel(shard, fx, slot, number, payload, ids).map(|()| Taken::Done);
             };
@@ -329,6 +334,9 @@ fn take_channel_frame<E: HasFront>(
             if let (60, 80 | 90 | 120) = ids {
                 methods::take_settlement(shard, fx, slot, number, ids, &payload[4..])?;
                 return Ok(Taken::Done);
+            }
+            if ids == (60, 10) {
+                methods::check_prefetch_size(&payload[4..])?;
             }
             let class = read_method(payload)?;
             methods::take(shard, fx, slot, number, class, ids).map(|()| Taken::Done)
@@ -359,7 +367,8 @@ fn open_channel<E: HasFront>(
     read_method(payload)?;
     let (most, open) = (usize::from(peer.channel_max), peer.channels.len());
     if most > 0 && (usize::from(number) > most || open >= most) {
-        let text = format!("number of channels opened ({open}) has reached the negotiated channel_max ({most})");
+        let text =
+            format!("number of channels opened ({open}) has reached the negotiated channel_max ({most})");
         return Err(Failure { ids, ..Failure::new(NOT_ALLOWED, text, ids) });
     }
     let connection = peer.connection.expect("a running connection has a name");

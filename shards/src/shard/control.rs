@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::batch::{Ask, PeerMessage};
-use crate::mesh::Lane;
 use super::effects::Effects;
 use super::outward::Outward;
+use crate::mesh::Lane;
 use crate::topology::{Change, Evaluation, Outcome, Writer};
 use crate::{ChannelId, QueueId, Refusal, ShardId};
 

@@ -1,9 +1,9 @@
 //! What a shard asks of its surroundings. With [`FrontEnd`] this is everything that leaves it.
 
 use super::batch::Batch;
-use crate::mesh::Lane;
 use super::front_end::FrontEnd;
 use crate::ledger::Position;
+use crate::mesh::Lane;
 use crate::message::MessageView;
 use crate::topology::StoreWrite;
 use crate::{QueueId, ShardId};

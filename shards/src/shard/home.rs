@@ -33,11 +33,13 @@ pub(super) struct Connection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ChannelState {
     Open,
-    /// Waits until this many owners have let go of its consumers.
+    /// Waits for this many owners. First they let go of its consumers: what the channel holds goes back
+    /// only when nobody can be given it who is about to go. With `returned` it has gone back, and they
+    /// say that they have it.
     Closing {
         awaited: u32,
         answer: bool,
-        bounced: bool,
+        returned: bool,
     },
 }
 
@@ -252,20 +254,19 @@ impl Home {
         owner: ShardId,
         message: MessageView<'_>,
     ) {
-        let Some(channel) = self.channel_mut(id) else { return self.send_back(id, entry) };
+        let channel = self.channel_mut(id).expect("deliveries end before the release is answered");
         let (connection, number) = (channel.connection, channel.number);
+        let tag = match entry {
+            Some((queue, position)) => channel.unacked.push(Held { queue, position, counted: true }),
+            None => channel.unacked.skip(),
+        };
+        if entry.is_some() && !granted {
+            // A grant was counted when it was given.
+            channel.in_use += 1;
+        }
+        // A closing channel holds it until it goes back with the rest.
         if channel.state == ChannelState::Open {
-            let tag = match entry {
-                Some((queue, position)) => channel.unacked.push(Held { queue, position, counted: true }),
-                None => channel.unacked.skip(),
-            };
-            if entry.is_some() && !granted {
-                // A grant was counted when it was given.
-                channel.in_use += 1;
-            }
             fx.deliver(Address { connection, channel: number }, consumer, tag, redelivered, message);
-        } else {
-            self.send_back(id, entry);
         }
         self.owe(connection, owner, delivery_cost(record_size(&message)));
     }
@@ -279,16 +280,6 @@ impl Home {
         connection.owed[owner.index()] += bytes;
     }
 
-    /// A delivery for a channel that is closing or gone: back to its place.
-    fn send_back(&mut self, id: ChannelId, entry: Option<(QueueId, Position)>) {
-        let Some((queue, position)) = entry else { return };
-        if let Some(Channel { state: ChannelState::Closing { bounced, .. }, .. }) = self.channel_mut(id) {
-            *bounced = true;
-        }
-        // The loop takes it to the owner, wherever that is.
-        self.loopback.push_back(PeerMessage::Settle { queue, position, verdict: Verdict::Requeue });
-    }
-
     pub fn got<E: Effects>(
         &mut self,
         fx: &mut E,
@@ -298,17 +289,15 @@ impl Home {
         remaining: u64,
         message: MessageView<'_>,
     ) {
-        match self.channel_mut(id) {
-            Some(channel) if channel.state == ChannelState::Open => {
-                channel.asked_queue = None;
-                let tag = match entry {
-                    Some((queue, position)) => channel.unacked.push(Held { queue, position, counted: false }),
-                    None => channel.unacked.skip(),
-                };
-                let to = Address { connection: channel.connection, channel: channel.number };
-                fx.got(to, tag, redelivered, remaining, message);
-            }
-            _ => self.send_back(id, entry),
+        let channel = self.channel_mut(id).expect("a channel's get is answered before its release");
+        channel.asked_queue = None;
+        let tag = match entry {
+            Some((queue, position)) => channel.unacked.push(Held { queue, position, counted: false }),
+            None => channel.unacked.skip(),
+        };
+        if channel.state == ChannelState::Open {
+            let to = Address { connection: channel.connection, channel: channel.number };
+            fx.got(to, tag, redelivered, remaining, message);
         }
     }
 

@@ -20,7 +20,6 @@ mod requests;
 use std::sync::Arc;
 
 pub use self::batch::Batch;
-pub use crate::mesh::Lane;
 use self::batch::{ConfirmTo, PeerMessage, RecordRef};
 use self::confirms::Confirms;
 use self::control::Control;
@@ -33,6 +32,7 @@ use self::home::{ChannelState, Home};
 use self::outward::Outward;
 use self::owner::Owner;
 use crate::ledger::Held;
+pub use crate::mesh::Lane;
 use crate::topology::{Change, RouteScratch, Topology, Writer};
 use crate::{ChannelId, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, RefusalKind, ShardId};
 
@@ -369,27 +369,22 @@ impl Shard {
             *answers &= answer;
             return;
         }
-        let owners = channel.owners.clone();
-        let awaited = owners.len() as u32;
-        channel.state = ChannelState::Closing { awaited, answer, bounced: false };
+        channel.state = ChannelState::Closing { awaited: 0, answer, returned: false };
         channel.wants.clear();
         channel.confirms = None;
-        let consumers = std::mem::take(&mut channel.consumers);
-        let mut held = std::mem::take(&mut self.held);
-        channel.unacked.take_up_to(DeliveryTag(0), |one| held.push(one));
-        for consumer in consumers {
+        for consumer in std::mem::take(&mut channel.consumers) {
             self.home.consumers.remove(&consumer);
         }
-        self.settle_held(fx, id, &held, Verdict::Requeue);
-        held.clear();
-        self.held = held;
         self.send_releases(fx, id);
     }
 
-    /// Asks every owner to let go of the channel's consumers; ends the channel if there is none.
+    /// Asks every owner to let go of the channel's consumers, which a second time says no more than
+    /// that everything before it has arrived.
     fn send_releases<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
         let channel = self.home.channel_mut(id).expect("a closing channel is kept until it is released");
         let (owners, connection) = (channel.owners.clone(), channel.connection);
+        let ChannelState::Closing { awaited, .. } = &mut channel.state else { unreachable!("it is closing") };
+        *awaited = owners.len() as u32;
         if owners.is_empty() {
             return self.end_channel(fx, id);
         }
@@ -404,19 +399,28 @@ impl Shard {
         }
     }
 
-    /// An owner has let go of a closing channel. If deliveries had to be sent back meanwhile, the
-    /// owners are asked once more, so that the answer follows the return of everything.
+    /// An owner has let go of a closing channel. When all have, what the channel holds goes back, all at
+    /// once; if somebody waits for the answer, it follows when the owners have it.
     fn released<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
-        let Some(channel) = self.home.channel_mut(id) else { return };
-        let owners = channel.owners.len() as u32;
-        let ChannelState::Closing { awaited, bounced, answer } = &mut channel.state else { return };
+        let channel = self.home.channel_mut(id).expect("a closing channel is kept until it is released");
+        let ChannelState::Closing { awaited, returned, answer } = &mut channel.state else {
+            unreachable!("only a closing channel is released")
+        };
         *awaited -= 1;
         if *awaited > 0 {
             return;
         }
-        if *bounced && *answer {
-            (*bounced, *awaited) = (false, owners);
-            return self.send_releases(fx, id);
+        let ask_again = *answer && !*returned;
+        if !std::mem::replace(returned, true) {
+            let mut held = std::mem::take(&mut self.held);
+            channel.unacked.take_up_to(DeliveryTag(0), |one| held.push(one));
+            self.settle_held(fx, id, &held, Verdict::Requeue);
+            let nothing = held.is_empty();
+            held.clear();
+            self.held = held;
+            if ask_again && !nothing {
+                return self.send_releases(fx, id);
+            }
         }
         self.end_channel(fx, id);
     }

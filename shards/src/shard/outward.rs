@@ -2,11 +2,11 @@
 //! batch for another shard.
 
 use super::batch::{PeerMessage, RecordRef};
-use crate::mesh::Lane;
 use super::effects::Effects;
 use super::front_end::Reply;
 use super::home::Home;
 use crate::ledger::Position;
+use crate::mesh::Lane;
 use crate::{ChannelId, ConsumerId, QueueId, ShardId};
 
 /// A delivery from an owner to a consumer's home.

@@ -1,12 +1,12 @@
 //! Requests of the protocol: resolved on this shard's topology, sent to the owner or the writer.
 
 use super::batch::{Ask, ConsumeAsk, PeerMessage};
-use crate::mesh::Lane;
 use super::effects::Effects;
 use super::front_end::{Address, NewConsumer, Reply, Request};
 use super::home::Channel;
 use super::outward::Outward;
 use super::{Shard, WRITER};
+use crate::mesh::Lane;
 use crate::topology::{Operation, Requester};
 use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, ShardId, VhostId};
 

@@ -262,6 +262,19 @@ impl Clients {
         format!("publish {message} to '{exchange}' '{key}'")
     }
 
+    fn publish_to(&mut self, world: &mut World, at: (usize, u32, u16), queue: &str, message: u64) {
+        let body = message.to_le_bytes();
+        let (exchange, routing_key) = (&b""[..], queue.as_bytes());
+        let view = MessageView { exchange, routing_key, properties: &[0, 0], body: &body };
+        let publish =
+            Publish { message: view, persistent: false, mandatory: false, ttl_ms: None, headers: &NoHeaders };
+        let channel = self.channel(at);
+        let (id, publisher) = (channel.id, channel.publisher);
+        self.publisher_of.insert(message, publisher);
+        let (shard, fx) = world.at(at.0);
+        shard.publish(fx, id, &publish).expect("the queue exists");
+    }
+
     fn settle(&mut self, world: &mut World, at: (usize, u32, u16)) -> String {
         let tags: Vec<u64> = self.channel(at).held.keys().copied().collect();
         let id = self.channel(at).id;
@@ -582,4 +595,46 @@ fn declare(name: &str, durable: bool, exclusive: bool) -> Operation {
         auto_delete: name.starts_with("loose-2"),
         arguments: Arguments::new(),
     }
+}
+
+/// One client holds messages, another one waits for them; the first goes, with or without a close of
+/// its channel. What it held must reach the other in publication order, wherever the three live.
+pub fn hand_on_what_a_lost_client_held(world: &mut World, close_channel: bool) {
+    let mut clients = Clients::new(world);
+    let places: Vec<usize> = (0..2).map(|_| world.random.usize(..world.count())).collect();
+    let ats: Vec<(usize, u32, u16)> = places
+        .into_iter()
+        .map(|shard| {
+            let slot = clients.open_connection(world, shard);
+            clients.open_channel(world, shard, slot);
+            (shard, slot, 1)
+        })
+        .collect();
+    let (holder, heir) = (ats[0], ats[1]);
+    for message in 0..20u64 {
+        clients.publish_to(world, heir, KEPT[0], message);
+    }
+    clients.next_message = 20;
+    for at in ats {
+        let id = world.at(at.0).0.new_consumer_id();
+        let consumer = NewConsumer { id, no_ack: false, exclusive: false, priority: 0 };
+        let asked = Asked::Consume { queue: KEPT[0].into(), no_ack: false };
+        clients.request(world, at, asked, Request::Consume { vhost: VHOST, queue: KEPT[0].into(), consumer });
+        world.settle_down();
+        clients.listen(world);
+    }
+    assert_eq!(clients.channel(holder).held.len(), 20);
+    if close_channel {
+        clients.close_channel(world, holder);
+    } else {
+        clients.drop_connection(world, holder.0, holder.1);
+    }
+    for _ in 0..200 {
+        world.happen();
+        clients.listen(world);
+    }
+    world.settle_down();
+    clients.listen(world);
+    let order: Vec<u64> = clients.channel(heir).held.values().map(|held| held.message).collect();
+    assert_eq!(order, (0..20).collect::<Vec<_>>(), "everything comes, in publication order");
 }

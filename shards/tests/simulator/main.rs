@@ -77,6 +77,16 @@ fn every_message_is_accounted_for_on_every_seed() {
 }
 
 #[test]
+fn what_a_lost_client_held_goes_to_the_next_in_its_order() {
+    for seed in 0..300 {
+        let guard = Seed(seed);
+        let mut world = World::new(seed, 1 + (seed % 4) as usize, u64::MAX);
+        clients::hand_on_what_a_lost_client_held(&mut world, seed % 2 == 0);
+        drop(guard);
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in [1, 2, 3, 4] {
         assert_eq!(run(seed, false).trace, run(seed, false).trace, "seed {seed}");
