@@ -1,1 +1,10 @@
 //! Lepus, an AMQP 0-9-1 broker.
+
+pub mod amqp;
+pub mod boot;
+pub mod cli;
+pub mod config;
+pub mod server;
+
+#[cfg(test)]
+mod test_dir;

@@ -105,7 +105,9 @@ mod tests {
 
     #[test]
     fn a_queue_id_gives_back_its_parts() {
-        for (shard, slot, generation) in [(0, 0, 0), (1023, QueueId::SLOTS_MAX - 1, (1 << 30) - 1), (7, 42, 99)] {
+        for (shard, slot, generation) in
+            [(0, 0, 0), (1023, QueueId::SLOTS_MAX - 1, (1 << 30) - 1), (7, 42, 99)]
+        {
             let id = QueueId::new(ShardId(shard), slot, generation);
             assert_eq!((id.owner(), id.slot(), id.generation()), (ShardId(shard), slot, generation));
         }

@@ -24,5 +24,6 @@ pub const RING_BATCHES: usize = 64;
 /// Most parts of a name, in bytes (an AMQP short string).
 pub const NAME_BYTES_MAX: usize = 255;
 
-const _: () = assert!(DELIVERY_RETURN_BYTES * 2 <= DELIVERY_WINDOW_BYTES, "credit must come back before it runs out");
+const _: () =
+    assert!(DELIVERY_RETURN_BYTES * 2 <= DELIVERY_WINDOW_BYTES, "credit must come back before it runs out");
 const _: () = assert!(SHARED_BODY_BYTES_MIN * 4 <= BATCH_BYTES_MAX, "several copied bodies fit a batch");

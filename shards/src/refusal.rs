@@ -46,6 +46,16 @@ impl Refusal {
         Refusal::new(RefusalKind::NotFound, format!("no exchange '{name}' in vhost '{vhost}'"))
     }
 
+    /// 406 for a queue that is deleted only if nobody uses it.
+    pub fn queue_in_use(name: &str, vhost: &str) -> Refusal {
+        Refusal::new(RefusalKind::PreconditionFailed, format!("queue '{name}' in vhost '{vhost}' in use"))
+    }
+
+    /// 406 for a queue that is deleted only if it holds nothing.
+    pub fn queue_not_empty(name: &str, vhost: &str) -> Refusal {
+        Refusal::new(RefusalKind::PreconditionFailed, format!("queue '{name}' in vhost '{vhost}' not empty"))
+    }
+
     /// 405 for an exclusive queue of another connection.
     pub fn locked_queue(name: &str, vhost: &str) -> Refusal {
         Refusal::new(

@@ -14,13 +14,20 @@ use lepus_tests::limits::PATIENCE;
 
 /// Runs it to its end, but not for longer than the harness is patient.
 fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("the client is served in time") });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, test).await.expect("the client is served in time")
+    });
     runtime.shutdown_timeout(Duration::from_secs(1));
 }
 
 async fn lapin(broker: &Broker) -> (Connection, lapin::Channel) {
-    let connection = Connection::connect(&broker.url(), ConnectionProperties::default()).await.expect("lapin connects");
+    let connection =
+        Connection::connect(&broker.url(), ConnectionProperties::default()).await.expect("lapin connects");
     let channel = connection.create_channel().await.expect("a channel");
     (connection, channel)
 }
@@ -28,7 +35,8 @@ async fn lapin(broker: &Broker) -> (Connection, lapin::Channel) {
 async fn lapin_queue(broker: &Broker, channel: &lapin::Channel) -> String {
     let name = broker.name("lapin");
     let options = lo::QueueDeclareOptions { durable: true, ..Default::default() };
-    let queue = channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await.expect("declared");
+    let queue =
+        channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await.expect("declared");
     assert_eq!((queue.name().as_str(), queue.message_count(), queue.consumer_count()), (name.as_str(), 0, 0));
     name
 }
@@ -49,7 +57,12 @@ fn lapin_publishes_consumes_and_settles() {
         channel.confirm_select(lo::ConfirmSelectOptions::default()).await.expect("confirms");
         channel.basic_qos(10, lo::BasicQosOptions::default()).await.expect("qos");
         let mut consumer = channel
-            .basic_consume(queue.as_str().into(), "t".into(), lo::BasicConsumeOptions::default(), FieldTable::default())
+            .basic_consume(
+                queue.as_str().into(),
+                "t".into(),
+                lo::BasicConsumeOptions::default(),
+                FieldTable::default(),
+            )
             .await
             .expect("consuming");
         for number in 0..100u8 {
@@ -67,7 +80,8 @@ fn lapin_publishes_consumes_and_settles() {
             .expect("settled");
         }
         channel.basic_cancel("t".into(), lo::BasicCancelOptions::default()).await.expect("cancelled");
-        let got = channel.basic_get(queue.as_str().into(), lo::BasicGetOptions::default()).await.expect("answered");
+        let got =
+            channel.basic_get(queue.as_str().into(), lo::BasicGetOptions::default()).await.expect("answered");
         assert!(got.is_none());
         connection.close(200, "OK".into()).await.expect("closed");
     });
@@ -95,7 +109,8 @@ fn lapin_sees_channel_errors_and_goes_on() {
     run(async {
         let (connection, channel) = lapin(&broker).await;
         let options = lo::QueueDeclareOptions { passive: true, ..Default::default() };
-        let error = channel.queue_declare("none".into(), options, FieldTable::default()).await.expect_err("refused");
+        let error =
+            channel.queue_declare("none".into(), options, FieldTable::default()).await.expect_err("refused");
         assert!(error.to_string().contains("NOT_FOUND - no queue 'none' in vhost '/'"), "{error}");
         let channel = connection.create_channel().await.expect("the connection is open");
         lapin_queue(&broker, &channel).await;
@@ -121,7 +136,8 @@ fn lapin_uses_many_channels_at_once() {
         for task in tasks {
             task.await.expect("published");
         }
-        let purged = first.queue_purge(queue.as_str().into(), lo::QueuePurgeOptions::default()).await.expect("purged");
+        let purged =
+            first.queue_purge(queue.as_str().into(), lo::QueuePurgeOptions::default()).await.expect("purged");
         assert_eq!(purged, 50);
         connection.close(200, "OK".into()).await.expect("closed");
     });
@@ -143,31 +159,51 @@ fn amqprs_publishes_consumes_and_gets() {
     run(async {
         let (connection, channel) = amqprs(&broker).await;
         let name = broker.name("amqprs");
-        let (queue, messages, consumers) =
-            channel.queue_declare(ap::QueueDeclareArguments::durable_client_named(&name)).await.expect("declared").expect("answered");
+        let (queue, messages, consumers) = channel
+            .queue_declare(ap::QueueDeclareArguments::durable_client_named(&name))
+            .await
+            .expect("declared")
+            .expect("answered");
         assert_eq!((queue.as_str(), messages, consumers), (name.as_str(), 0, 0));
-        channel.queue_bind(ap::QueueBindArguments::new(&queue, "amq.topic", &format!("{name}.#"))).await.expect("bound");
+        channel
+            .queue_bind(ap::QueueBindArguments::new(&queue, "amq.topic", &format!("{name}.#")))
+            .await
+            .expect("bound");
         channel.confirm_select(ap::ConfirmSelectArguments::default()).await.expect("confirms");
         channel.basic_qos(ap::BasicQosArguments::new(0, 5, false)).await.expect("qos");
         let (_, mut receiver) =
             channel.basic_consume_rx(ap::BasicConsumeArguments::new(&queue, "t")).await.expect("consuming");
         for number in 0..50u8 {
             let to = ap::BasicPublishArguments::new("amq.topic", &format!("{name}.k"));
-            channel.basic_publish(amqprs::BasicProperties::default(), vec![number; 3], to).await.expect("sent");
+            channel
+                .basic_publish(amqprs::BasicProperties::default(), vec![number; 3], to)
+                .await
+                .expect("sent");
         }
         for number in 0..50u8 {
             let message = receiver.recv().await.expect("a delivery");
             assert_eq!(message.content, Some(vec![number; 3]));
             let deliver = message.deliver.expect("a deliver method");
             assert!(!deliver.redelivered());
-            channel.basic_ack(ap::BasicAckArguments::new(deliver.delivery_tag(), false)).await.expect("acked");
+            channel
+                .basic_ack(ap::BasicAckArguments::new(deliver.delivery_tag(), false))
+                .await
+                .expect("acked");
         }
         channel.basic_cancel(ap::BasicCancelArguments::new("t")).await.expect("cancelled");
         channel
-            .basic_publish(amqprs::BasicProperties::default(), b"got".to_vec(), ap::BasicPublishArguments::new("", &queue))
+            .basic_publish(
+                amqprs::BasicProperties::default(),
+                b"got".to_vec(),
+                ap::BasicPublishArguments::new("", &queue),
+            )
             .await
             .expect("sent");
-        let got = channel.basic_get(ap::BasicGetArguments::new(&queue)).await.expect("answered").expect("one is there");
+        let got = channel
+            .basic_get(ap::BasicGetArguments::new(&queue))
+            .await
+            .expect("answered")
+            .expect("one is there");
         assert_eq!((got.0.redelivered(), got.2), (false, b"got".to_vec()));
         channel.basic_ack(ap::BasicAckArguments::new(got.0.delivery_tag(), false)).await.expect("acked");
         assert!(channel.basic_get(ap::BasicGetArguments::new(&queue)).await.expect("answered").is_none());
@@ -197,7 +233,10 @@ fn amqprs_declares_exchanges_and_binds_them() {
         let got = channel.basic_get(no_ack.clone()).await.expect("answered").expect("one was routed");
         assert_eq!(got.2, b"a.b");
         assert!(channel.basic_get(no_ack).await.expect("answered").is_none());
-        channel.exchange_unbind(ap::ExchangeUnbindArguments::new(&target, &source, "a.*")).await.expect("unbound");
+        channel
+            .exchange_unbind(ap::ExchangeUnbindArguments::new(&target, &source, "a.*"))
+            .await
+            .expect("unbound");
         channel.close().await.expect("closed");
         connection.close().await.expect("closed");
     });

@@ -21,6 +21,8 @@ const PREFETCH: u16 = 100;
 const WINDOW: usize = 500;
 /// A run without any settlement for this long hangs.
 const STALL: Duration = Duration::from_secs(60);
+/// A consumer that gets nothing for this long holds nothing back.
+const LULL: Duration = Duration::from_millis(50);
 const END: &[u8] = b"end";
 
 /// What the test knows of each message.
@@ -41,7 +43,11 @@ struct Book {
 
 impl Book {
     fn new(count: usize) -> Book {
-        Book { messages: Mutex::new(vec![Known::default(); count]), done: AtomicUsize::new(0), over: AtomicBool::new(false) }
+        Book {
+            messages: Mutex::new(vec![Known::default(); count]),
+            done: AtomicUsize::new(0),
+            over: AtomicBool::new(false),
+        }
     }
 
     fn seen(&self, message: usize, redelivered: bool) {
@@ -81,33 +87,48 @@ fn everybody_competes_and_each_message_is_settled_exactly_once() {
     let queue = broker.name("compete");
     let mut wire = broker.channel();
     wire.declare(1, &queue);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let url = broker.url();
     thread::scope(|scope| {
-        let consumers: Vec<_> =
-            (0..CONSUMERS).map(|seed| scope.spawn({ let (broker, queue, book) = (&broker, &queue, &book); move || consume(broker, queue, book, seed as u64) })).collect();
+        let consumers: Vec<_> = (0..CONSUMERS)
+            .map(|seed| {
+                scope.spawn({
+                    let (broker, queue, book) = (&broker, &queue, &book);
+                    move || consume(broker, queue, book, seed as u64)
+                })
+            })
+            .collect();
         let poller = scope.spawn(|| poll(&broker, &queue, &book));
         let lapin = scope.spawn(|| {
             runtime.block_on(async {
                 let share = total.div_ceil(PRODUCERS);
-                let producers = (0..PRODUCERS).map(|at| (at * share).min(total)..((at + 1) * share).min(total));
-                let producers: Vec<_> =
-                    producers.map(|numbers| tokio::spawn(produce(url.clone(), queue.clone(), numbers))).collect();
+                let producers =
+                    (0..PRODUCERS).map(|at| (at * share).min(total)..((at + 1) * share).min(total));
+                let producers: Vec<_> = producers
+                    .map(|numbers| tokio::spawn(produce(url.clone(), queue.clone(), numbers)))
+                    .collect();
                 poll_with_lapin(&url, &queue, &book).await;
                 for producer in producers {
                     producer.await.expect("the producer is served");
                 }
             });
         });
+        // Also when an assertion ends this: the pollers look at it.
+        let over = OverWhenDropped(&book.over);
         wait_for_all(&book);
-        book.over.store(true, Ordering::Release);
+        drop(over);
         poller.join().expect("the poller is served");
         lapin.join().expect("lapin is served");
         // An end for each consumer, now that nobody else takes any.
         for _ in 0..CONSUMERS {
             wire.publish(1, "", &queue, END);
         }
-        let vanished: usize = consumers.into_iter().map(|consumer| consumer.join().expect("the consumer is served")).sum();
+        let vanished: usize =
+            consumers.into_iter().map(|consumer| consumer.join().expect("the consumer is served")).sum();
         assert!(vanished >= CONSUMERS, "only {vanished} connections were dropped");
     });
     // What is left can only be what was acked on a connection that was dropped at once.
@@ -119,6 +140,14 @@ fn everybody_competes_and_each_message_is_settled_exactly_once() {
         }
     }
     assert!(messages.iter().all(|known| known.seen && (known.settled || known.maybe)), "a message was lost");
+}
+
+struct OverWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for OverWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// Waits as long as there is progress.
@@ -143,18 +172,19 @@ fn consume(broker: &Broker, queue: &str, book: &Book, seed: u64) -> usize {
         wire.consume(1, queue, "t", false);
         let (mut held, mut acked) = (Vec::new(), Vec::new());
         for _ in 0..random.usize(200..4000) {
-            let delivery = wire.delivery();
-            if delivery.body == END {
-                wire.ack(1, delivery.tag, false);
+            let delivery = wire.delivery_within(LULL);
+            let is_end = delivery.as_ref().is_some_and(|delivery| delivery.body == END);
+            let Some(delivery) = delivery.filter(|_| !is_end) else {
+                // Nothing more may come while this consumer holds what is left: it lets go of all.
+                wire.ack(1, 0, true);
+                acked.extend(held.drain(..).map(|(_, message)| message));
                 settle(&mut wire, book, &mut acked);
-                for (tag, message) in held.drain(..) {
-                    wire.ack(1, tag, false);
-                    acked.push(message);
+                if is_end {
+                    wire.close();
+                    return vanished;
                 }
-                settle(&mut wire, book, &mut acked);
-                wire.close();
-                return vanished;
-            }
+                continue;
+            };
             let message = number(&delivery);
             book.seen(message, delivery.redelivered);
             held.push((delivery.tag, message));

@@ -61,7 +61,12 @@ fn properties_and_typed_headers_come_back_byte_for_byte() {
     let mut wire = broker.channel();
     wire.open(2);
     let queue = wire.declare_exclusive(1);
-    let all = [Properties::none(), Properties::persistent(), Properties::headers(&typed_headers()), every_property()];
+    let all = [
+        Properties::none(),
+        Properties::persistent(),
+        Properties::headers(&typed_headers()),
+        every_property(),
+    ];
     for properties in all {
         wire.publish_as(1, "", &queue, false, &properties, b"body");
         let got = wire.get(1, &queue, false).expect("published before");
@@ -107,7 +112,15 @@ fn the_return_comes_before_the_confirm() {
     // In a burst, too, no confirm covers a message whose return has not come.
     let mut burst = Vec::new();
     for _ in 0..500 {
-        burst.extend(lepus_tests::wire::publish_frames(4096, 1, "", "nobody", true, &Properties::none(), b"m"));
+        burst.extend(lepus_tests::wire::publish_frames(
+            4096,
+            1,
+            "",
+            "nobody",
+            true,
+            &Properties::none(),
+            b"m",
+        ));
     }
     wire.send(&burst);
     let (mut returned, mut confirmed) = (100, 100);
@@ -143,7 +156,8 @@ fn confirms_cover_every_message_once_and_in_order() {
             Event::Ack(1, tag, multiple) => {
                 let tag = usize::try_from(tag).expect("tags are small here");
                 assert!(!confirmed[tag], "{tag} was confirmed twice");
-                let from = if multiple { confirmed.iter().position(|done| !done).expect("tag is not") } else { tag };
+                let from =
+                    if multiple { confirmed.iter().position(|done| !done).expect("tag is not") } else { tag };
                 confirmed[from..=tag].fill(true);
             }
             other => panic!("{other:?}"),
@@ -176,14 +190,19 @@ fn bodies_of_all_sizes_around_the_frame_come_back() {
         let queue = wire.declare_exclusive(1);
         wire.consume(2, &queue, "t", true);
         let part = frame_max - 8;
-        for size in [0, 1, 2, part - 1, part, part + 1, 2 * part - 1, 2 * part, 2 * part + 1, 5 * part, 1 << 20] {
+        for size in
+            [0, 1, 2, part - 1, part, part + 1, 2 * part - 1, 2 * part, 2 * part + 1, 5 * part, 1 << 20]
+        {
             wire.publish(1, "", &queue, &body_of(size));
             assert!(wire.delivery().body == body_of(size), "{size} bytes by deliver");
         }
         wire.cancel(2, "t");
         for size in [0, 1, part - 1, part, part + 1, 1 << 20] {
             wire.publish(1, "", &queue, &body_of(size));
-            assert!(wire.get(1, &queue, true).expect("published before").body == body_of(size), "{size} bytes by get");
+            assert!(
+                wire.get(1, &queue, true).expect("published before").body == body_of(size),
+                "{size} bytes by get"
+            );
         }
     }
 }
@@ -257,7 +276,8 @@ fn a_publish_cut_off_by_the_end_of_its_connection_does_not_happen() {
     wire.declare(1, &queue);
     let mut victim = broker.channel();
     let exclusive = victim.declare_exclusive(1);
-    let whole = lepus_tests::wire::publish_frames(131_072, 1, "", &queue, false, &Properties::none(), &body_of(1000));
+    let whole =
+        lepus_tests::wire::publish_frames(131_072, 1, "", &queue, false, &Properties::none(), &body_of(1000));
     victim.send(&whole);
     victim.send(&whole[..whole.len() - 10]);
     victim.vanish();

@@ -151,7 +151,8 @@ fn topic_bindings_match_as_the_words_say() {
     let mut wire = broker.channel();
     let exchange = broker.name("topic");
     wire.declare_exchange(1, &exchange, "topic");
-    let patterns = ["a.b.c", "a.*.c", "a.#", "#.c", "#", "*", "*.*", "a.#.c", "#.#", "", "a..c", "*.b.#", "#.b.#"];
+    let patterns =
+        ["a.b.c", "a.*.c", "a.#", "#.c", "#", "*", "*.*", "a.#.c", "#.#", "", "a..c", "*.b.#", "#.b.#"];
     let queues: Vec<String> = patterns
         .iter()
         .map(|pattern| {
@@ -160,7 +161,9 @@ fn topic_bindings_match_as_the_words_say() {
             queue
         })
         .collect();
-    for key in ["a.b.c", "a.c", "a", "", "a.b", "b", "c", "a..c", "x.b.y.z", "a.b.b.c", ".", "a.", ".c", "aa.b.c"] {
+    for key in
+        ["a.b.c", "a.c", "a", "", "a.b", "b", "c", "a..c", "x.b.y.z", "a.b.b.c", ".", "a.", ".c", "aa.b.c"]
+    {
         wire.publish(1, &exchange, key, b"m");
         wire.round_trip(1);
         for (pattern, queue) in patterns.iter().zip(&queues) {
@@ -176,7 +179,9 @@ fn matches(pattern: &str, key: &str) -> bool {
         match pattern.split_first() {
             None => key.is_empty(),
             Some((&"#", rest)) => (0..=key.len()).any(|skip| words(rest, &key[skip..])),
-            Some((&word, rest)) => key.split_first().is_some_and(|(first, left)| (word == "*" || word == *first) && words(rest, left)),
+            Some((&word, rest)) => key
+                .split_first()
+                .is_some_and(|(first, left)| (word == "*" || word == *first) && words(rest, left)),
         }
     }
     fn parts(text: &str) -> Vec<&str> {

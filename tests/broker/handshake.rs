@@ -18,9 +18,14 @@ fn close(code: u16, text: &str, ids: (u16, u16)) -> Event {
 #[test]
 fn another_protocol_is_answered_with_ours() {
     let broker = Broker::start();
-    for header in
-        [b"AMQP\x00\x01\x00\x00", b"AMQP\x01\x01\x00\x0a", b"HTTP/1.1", b"GET / HT", b"\0\0\0\0\0\0\0\0", b"AMQP\x00\x00\x09\x02"]
-    {
+    for header in [
+        b"AMQP\x00\x01\x00\x00",
+        b"AMQP\x01\x01\x00\x0a",
+        b"HTTP/1.1",
+        b"GET / HT",
+        b"\0\0\0\0\0\0\0\0",
+        b"AMQP\x00\x00\x09\x02",
+    ] {
         let mut wire = Wire::raw(broker.address);
         wire.send(header);
         let answer = wire.bytes_until_end();
@@ -39,7 +44,8 @@ fn the_offer_is_that_of_the_specification() {
     let wire = broker.connect();
     assert_eq!(wire.offered, (2047, 131_072, 60));
     let properties = String::from_utf8_lossy(&wire.server_properties).into_owned();
-    for name in ["product", "version", "platform", "copyright", "information", "cluster_name", "capabilities"] {
+    for name in ["product", "version", "platform", "copyright", "information", "cluster_name", "capabilities"]
+    {
         assert!(properties.contains(name), "{name} is not in {properties:?}");
     }
 }
@@ -119,8 +125,9 @@ fn the_whole_handshake_may_come_in_one_piece() {
     for (channel, method) in &methods {
         bytes.extend(method_frame(*channel, method));
     }
-    let publish =
-        |body: &[u8]| lepus_tests::wire::publish_frames(4096, 1, "", &queue, false, &lepus_tests::Properties::none(), body);
+    let publish = |body: &[u8]| {
+        lepus_tests::wire::publish_frames(4096, 1, "", &queue, false, &lepus_tests::Properties::none(), body)
+    };
     bytes.extend(publish(b"one"));
     bytes.extend(publish(b"two"));
     bytes.extend(method_frame(0, &Method::new(10, 50).short(200).shortstr("OK").short(0).short(0)));
@@ -145,7 +152,10 @@ fn every_byte_may_come_alone() {
     let queue = broker.name("bytewise");
     let mut bytes = method_frame(1, &Method::new(20, 10).shortstr(""));
     let flags = [false, true, false, false, false];
-    bytes.extend(method_frame(1, &lepus_tests::wire::queue_declare(&queue, flags, &lepus_tests::Arguments::new())));
+    bytes.extend(method_frame(
+        1,
+        &lepus_tests::wire::queue_declare(&queue, flags, &lepus_tests::Arguments::new()),
+    ));
     let properties = lepus_tests::Properties::headers(&lepus_tests::Arguments::new().text("k", "v"));
     bytes.extend(lepus_tests::wire::publish_frames(64, 1, "", &queue, true, &properties, &[b'x'; 150]));
     bytes.extend(method_frame(1, &Method::new(60, 70).short(0).shortstr(&queue).bits(&[true])));

@@ -10,7 +10,8 @@ const WARM_UP: usize = 200;
 
 /// All that a client says until its channel is open, in one piece.
 fn whole_handshake() -> Vec<u8> {
-    let start_ok = Method::new(10, 11).longstr(b"").shortstr("PLAIN").longstr(b"\0guest\0guest").shortstr("en_US");
+    let start_ok =
+        Method::new(10, 11).longstr(b"").shortstr("PLAIN").longstr(b"\0guest\0guest").shortstr("en_US");
     let mut bytes = PROTOCOL_HEADER.to_vec();
     let methods = [
         (0, start_ok),
@@ -68,7 +69,11 @@ fn idle_connections_cost_little_and_stand_in_nobodys_way() {
         assert_eq!(publisher.purge(1, &queue), 1000);
     }
     let each = broker.resident_bytes().saturating_sub(before) / idle.len();
-    assert!(each <= BYTES_PER_CONNECTION_MAX, "{each} bytes of resident memory for each of {} connections", idle.len());
+    assert!(
+        each <= BYTES_PER_CONNECTION_MAX,
+        "{each} bytes of resident memory for each of {} connections",
+        idle.len()
+    );
 
     // They all work still.
     for wire in idle.iter_mut().step_by(97).chain(&mut warm) {

@@ -163,7 +163,8 @@ fn gets_and_a_consumer_take_each_message_once() {
         // Until only the consumer can have anything, then an end for it alone.
         while wire.look(1, &queue).0 > 0 {}
         done.store(true, Ordering::Release);
-        let mut seen: Vec<usize> = pollers.into_iter().flat_map(|poller| poller.join().expect("served")).collect();
+        let mut seen: Vec<usize> =
+            pollers.into_iter().flat_map(|poller| poller.join().expect("served")).collect();
         wire.publish(1, "", &queue, b"end");
         seen.extend(consumer.join().expect("served"));
         seen
@@ -236,7 +237,8 @@ fn exchange_and_routing_key_stay_with_a_requeued_message() {
     wire.declare(1, &queue);
     wire.declare_exchange(1, &exchange, "topic");
     wire.bind(1, &queue, &exchange, "a.#", &lepus_tests::Arguments::new());
-    let properties = Properties::headers(&lepus_tests::Arguments::new().int("n", 7).text("t", "grün").bool("b", true));
+    let properties =
+        Properties::headers(&lepus_tests::Arguments::new().bool("b", true).int("n", 7).text("t", "grün"));
     wire.publish_as(1, &exchange, "a.key", false, &properties, b"m");
     let mut taken = broker.channel();
     while taken.get(1, &queue, false).is_none() {}
@@ -250,7 +252,10 @@ fn exchange_and_routing_key_stay_with_a_requeued_message() {
     let third = wire.delivery();
     for delivery in [&first, &second, &third] {
         assert_eq!((delivery.exchange.as_str(), delivery.routing_key.as_str()), (exchange.as_str(), "a.key"));
-        assert_eq!((&delivery.properties, delivery.body.as_slice(), delivery.redelivered), (&properties, &b"m"[..], true));
+        assert_eq!(
+            (&delivery.properties, delivery.body.as_slice(), delivery.redelivered),
+            (&properties, &b"m"[..], true)
+        );
     }
 }
 

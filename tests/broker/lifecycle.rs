@@ -100,7 +100,15 @@ fn assert_restored(broker: &Broker, names: &Definitions) {
         wire.close_ok(2);
     }
     wire.open(2);
-    wire.send_method(2, &exchange_declare(&names.gone_exchange, "fanout", [true, false, false, false, false], &Arguments::new()));
+    wire.send_method(
+        2,
+        &exchange_declare(
+            &names.gone_exchange,
+            "fanout",
+            [true, false, false, false, false],
+            &Arguments::new(),
+        ),
+    );
     assert_eq!(wire.closed().code, 404);
 }
 

@@ -179,7 +179,11 @@ impl Reader {
     fn take(&mut self, length: usize) -> &[u8] {
         let from = self.at;
         self.at += length;
-        assert!(self.at <= self.bytes.len(), "the broker sent arguments that are too short: {:?}", self.bytes);
+        assert!(
+            self.at <= self.bytes.len(),
+            "the broker sent arguments that are too short: {:?}",
+            self.bytes
+        );
         &self.bytes[from..self.at]
     }
 }

@@ -12,7 +12,8 @@ use std::io;
 pub fn resident_bytes(pid: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a running process has VmRSS");
-    let kib: usize = line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("VmRSS is in kB");
+    let kib: usize =
+        line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("VmRSS is in kB");
     kib * 1024
 }
 

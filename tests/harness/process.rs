@@ -43,14 +43,18 @@ impl Setup {
     pub fn start_in(self, data: DataDir) -> Broker {
         let mut command = self.command(data.path());
         command.arg("--listen=127.0.0.1:0");
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
         let errors = collect(child.stderr.take().expect("stderr is piped"));
         let line = first_line(&mut child);
         let address = line.as_deref().and_then(address_of);
         let Some(address) = address else {
             let _ = child.kill();
             let status = child.wait();
-            panic!("no ready line but {line:?}; {status:?}; it said:\n{}", errors.lock().expect("no panic").as_str());
+            panic!(
+                "no ready line but {line:?}; {status:?}; it said:\n{}",
+                errors.lock().expect("no panic").as_str()
+            );
         };
         Broker { address, process: Some(Process { child, data, errors }), names: Mutex::default() }
     }
@@ -59,7 +63,8 @@ impl Setup {
     pub fn command(&self, data: &Path) -> Command {
         let mut command = Command::new(binary());
         // The broker takes LEPUS_... for its own keys; ours are not.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEPUS_")) {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEPUS_"))
+        {
             command.env_remove(name);
         }
         command.arg("serve").arg("--data-dir").arg(data).stdin(Stdio::null());
@@ -89,9 +94,11 @@ impl Broker {
     pub fn start() -> Broker {
         match std::env::var("LEPUS_TEST_URL") {
             Ok(url) => {
-                let address = url.rsplit('@').next().expect("rsplit gives one part at least").trim_end_matches('/');
+                let address =
+                    url.rsplit('@').next().expect("rsplit gives one part at least").trim_end_matches('/');
                 let address = address.trim_start_matches("amqp://").to_socket_addrs();
-                let address = address.ok().and_then(|mut all| all.next()).expect("LEPUS_TEST_URL names host and port");
+                let address =
+                    address.ok().and_then(|mut all| all.next()).expect("LEPUS_TEST_URL names host and port");
                 Broker { address, process: None, names: Mutex::default() }
             }
             Err(_) => Setup::new().start(),
@@ -209,7 +216,10 @@ impl Drop for Broker {
                 let _ = own.child.kill();
                 let _ = own.child.wait();
                 if thread::panicking() {
-                    eprintln!("the broker said:\n{}", own.errors.lock().map_or_else(|_| String::new(), |log| log.clone()));
+                    eprintln!(
+                        "the broker said:\n{}",
+                        own.errors.lock().map_or_else(|_| String::new(), |log| log.clone())
+                    );
                 }
             }
             // Somebody else's broker: leave it as it was.

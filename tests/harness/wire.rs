@@ -220,7 +220,8 @@ impl Wire {
     /// # Panics
     /// When a close or the end comes first.
     pub fn expect(&mut self, channel: u16, wanted: (u16, u16)) -> Reader {
-        self.answer(channel, wanted).unwrap_or_else(|event| panic!("waited for method {wanted:?}, got {event:?}"))
+        self.answer(channel, wanted)
+            .unwrap_or_else(|event| panic!("waited for method {wanted:?}, got {event:?}"))
     }
 
     fn answer(&mut self, channel: u16, wanted: (u16, u16)) -> Result<Reader, Event> {
@@ -264,6 +265,14 @@ impl Wire {
         }
     }
 
+    /// The next message for a consumer, or none when the broker has nothing to say for this long.
+    pub fn delivery_within(&mut self, time: Duration) -> Option<Delivery> {
+        if self.kept.is_empty() && self.input.is_empty() && self.is_silent_for(time) {
+            return None;
+        }
+        Some(self.delivery())
+    }
+
     /// This many messages for consumers.
     pub fn deliveries(&mut self, count: usize) -> Vec<Delivery> {
         (0..count).map(|_| self.delivery()).collect()
@@ -284,7 +293,10 @@ impl Wire {
         let (deliveries, others) = self.kept.drain(..).partition(|event| matches!(event, Event::Deliver(_)));
         self.kept = others;
         let deliveries: VecDeque<Event> = deliveries;
-        deliveries.into_iter().filter_map(|event| if let Event::Deliver(d) = event { Some(d) } else { None }).collect()
+        deliveries
+            .into_iter()
+            .filter_map(|event| if let Event::Deliver(d) = event { Some(d) } else { None })
+            .collect()
     }
 
     /// Whether a return has arrived; takes it. A return is written before what follows on its channel.
@@ -392,7 +404,11 @@ impl Wire {
                 self.whole(frame.channel)
             }
             FRAME_HEARTBEAT => {
-                assert_eq!((frame.channel, frame.payload.len()), (0, 0), "a heartbeat is empty and on channel 0");
+                assert_eq!(
+                    (frame.channel, frame.payload.len()),
+                    (0, 0),
+                    "a heartbeat is empty and on channel 0"
+                );
                 Some(Event::Heartbeat)
             }
             kind => panic!("a frame of type {kind}"),
@@ -430,19 +446,32 @@ impl Wire {
         if have < size {
             return None;
         }
-        let Content { ids, mut arguments, header, body } = self.contents.remove(&channel).expect("it was just there");
+        let Content { ids, mut arguments, header, body } =
+            self.contents.remove(&channel).expect("it was just there");
         let (_, properties) = header.expect("it was just there");
         let from = &mut arguments;
         let (mut consumer, mut tag, mut redelivered, mut reply) = (String::new(), 0, false, None);
         match ids {
-            (60, 60) => (consumer, tag, redelivered) = (from.shortstr(), from.longlong(), from.octet() & 1 == 1),
+            (60, 60) => {
+                (consumer, tag, redelivered) = (from.shortstr(), from.longlong(), from.octet() & 1 == 1)
+            }
             (60, 71) => (tag, redelivered) = (from.longlong(), from.octet() & 1 == 1),
             _ => reply = Some((from.short(), from.shortstr())),
         }
         let (exchange, routing_key) = (from.shortstr(), from.shortstr());
         let left = if ids == (60, 71) { from.long() } else { 0 };
-        let delivery =
-            Delivery { channel, consumer, tag, redelivered, exchange, routing_key, left, reply, properties, body };
+        let delivery = Delivery {
+            channel,
+            consumer,
+            tag,
+            redelivered,
+            exchange,
+            routing_key,
+            left,
+            reply,
+            properties,
+            body,
+        };
         Some(match ids {
             (60, 60) => Event::Deliver(delivery),
             (60, 71) => Event::GetOk(delivery),
@@ -485,7 +514,15 @@ impl Wire {
 
     /// A method that changes nothing and is answered after all that was sent before it.
     pub fn round_trip(&mut self, channel: u16) {
-        self.call(channel, Method::new(40, 10).short(0).shortstr("amq.direct").shortstr("direct").bits(&[true]).table(&Arguments::new()));
+        self.call(
+            channel,
+            Method::new(40, 10)
+                .short(0)
+                .shortstr("amq.direct")
+                .shortstr("direct")
+                .bits(&[true])
+                .table(&Arguments::new()),
+        );
     }
 
     /// Declares a durable queue and gives messages and consumers.
@@ -494,7 +531,13 @@ impl Wire {
     }
 
     /// Flags: passive, durable, exclusive, auto-delete, nowait.
-    pub fn declare_as(&mut self, channel: u16, queue: &str, flags: [bool; 5], arguments: &Arguments) -> (u32, u32) {
+    pub fn declare_as(
+        &mut self,
+        channel: u16,
+        queue: &str,
+        flags: [bool; 5],
+        arguments: &Arguments,
+    ) -> (u32, u32) {
         let mut answer = self.call(channel, queue_declare(queue, flags, arguments));
         answer.shortstr();
         (answer.long(), answer.long())
@@ -507,7 +550,8 @@ impl Wire {
 
     /// Declares an exclusive queue and gives the name that the broker made.
     pub fn declare_exclusive(&mut self, channel: u16) -> String {
-        self.call(channel, queue_declare("", [false, false, true, false, false], &Arguments::new())).shortstr()
+        self.call(channel, queue_declare("", [false, false, true, false, false], &Arguments::new()))
+            .shortstr()
     }
 
     /// Declares a durable exchange.
@@ -604,7 +648,9 @@ impl Wire {
         let mut byte = [0; 1];
         let silent = loop {
             match self.stream.peek(&mut byte) {
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break true,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    break true;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted && Instant::now() < deadline => {}
                 _ => break false,
             }
@@ -680,20 +726,34 @@ pub fn exchange_declare(exchange: &str, kind: &str, flags: [bool; 5], arguments:
 }
 
 pub fn queue_bind(queue: &str, exchange: &str, key: &str, arguments: &Arguments) -> Method {
-    Method::new(50, 20).short(0).shortstr(queue).shortstr(exchange).shortstr(key).bits(&[false]).table(arguments)
+    Method::new(50, 20)
+        .short(0)
+        .shortstr(queue)
+        .shortstr(exchange)
+        .shortstr(key)
+        .bits(&[false])
+        .table(arguments)
 }
 
 fn start_ok(login: &Login) -> Method {
     let mut capabilities = Arguments::new();
     if login.capabilities {
-        for name in
-            ["publisher_confirms", "basic.nack", "consumer_cancel_notify", "connection.blocked", "authentication_failure_close"]
-        {
+        for name in [
+            "publisher_confirms",
+            "basic.nack",
+            "consumer_cancel_notify",
+            "connection.blocked",
+            "authentication_failure_close",
+        ] {
             capabilities = capabilities.bool(name, true);
         }
     }
     let properties = Arguments::new().text("product", "lepus-tests").nested("capabilities", &capabilities);
-    Method::new(10, 11).table(&properties).shortstr(&login.mechanism).longstr(&login.response).shortstr("en_US")
+    Method::new(10, 11)
+        .table(&properties)
+        .shortstr(&login.mechanism)
+        .longstr(&login.response)
+        .shortstr("en_US")
 }
 
 fn ids(payload: &[u8]) -> (u16, u16) {

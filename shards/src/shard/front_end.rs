@@ -22,7 +22,7 @@ pub struct Address {
 
 /// What a shard tells the protocol. All calls are for connections that live on the shard.
 pub trait FrontEnd {
-    /// A message for a consumer. Returns the bytes that it will occupy in the connection's output.
+    /// A message for a consumer.
     fn deliver(
         &mut self,
         to: Address,
@@ -30,10 +30,17 @@ pub trait FrontEnd {
         tag: DeliveryTag,
         redelivered: bool,
         message: MessageView<'_>,
-    ) -> usize;
+    );
 
     /// The answer to [`Request::Get`] that found a message; `remaining` ready ones stay behind.
-    fn got(&mut self, to: Address, tag: DeliveryTag, redelivered: bool, remaining: u64, message: MessageView<'_>);
+    fn got(
+        &mut self,
+        to: Address,
+        tag: DeliveryTag,
+        redelivered: bool,
+        remaining: u64,
+        message: MessageView<'_>,
+    );
 
     /// The answer to any other request; every request gets exactly one, and so do
     /// [`super::Shard::close_channel`] and [`super::Shard::set_prefetch`].

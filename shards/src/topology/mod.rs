@@ -7,3 +7,29 @@
 //!
 //! A replica is changed in place and not replaced by a new snapshot: a change costs what it changes,
 //! on each shard, and no count of references is shared between cores.
+
+mod bucket;
+mod checks;
+mod headers_match;
+mod operation;
+mod placement;
+mod replica;
+mod restore;
+mod routing;
+mod rows;
+mod topic_trie;
+mod writer;
+
+pub use operation::{
+    BindingSpec, Change, DestinationKind, ExchangeInfo, ExchangeKind, Operation, Outcome, QueueInfo,
+    Requester,
+};
+pub use replica::Topology;
+pub use routing::{Cacheable, RouteScratch};
+pub use rows::{StoreWrite, TopologyError};
+pub use writer::{Evaluation, Writer};
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod writer_tests;

@@ -81,7 +81,7 @@ pub enum Outcome {
 }
 
 /// An exchange as every replica knows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ExchangeInfo {
     pub vhost: VhostId,
     pub name: Arc<str>,
@@ -102,7 +102,7 @@ pub enum ExchangeKind {
 }
 
 /// A queue as every replica knows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct QueueInfo {
     pub id: QueueId,
     pub vhost: VhostId,
@@ -117,15 +117,27 @@ pub struct QueueInfo {
 /// One step of the topology's history; replicas apply them in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    CreateVhost { id: VhostId, name: Arc<str> },
+    CreateVhost {
+        id: VhostId,
+        name: Arc<str>,
+    },
     CreateExchange(Arc<ExchangeInfo>),
     /// Its bindings, as source and as destination, go with it.
-    RemoveExchange { vhost: VhostId, name: Arc<str> },
+    RemoveExchange {
+        vhost: VhostId,
+        name: Arc<str>,
+    },
     CreateQueue(Arc<QueueInfo>),
     /// Its bindings go with it.
     RemoveQueue(QueueId),
-    AddBinding { vhost: VhostId, binding: Arc<BindingSpec> },
-    RemoveBinding { vhost: VhostId, binding: Arc<BindingSpec> },
+    AddBinding {
+        vhost: VhostId,
+        binding: Arc<BindingSpec>,
+    },
+    RemoveBinding {
+        vhost: VhostId,
+        binding: Arc<BindingSpec>,
+    },
 }
 
 /// Who asks.
@@ -133,4 +145,51 @@ pub enum Change {
 pub struct Requester {
     /// The asking connection; also names the shard where an exclusive queue is put.
     pub connection: ConnectionId,
+}
+
+impl QueueInfo {
+    /// How long a message may wait in this queue, in milliseconds (`x-message-ttl`).
+    pub fn message_ttl_ms(&self) -> Option<u64> {
+        self.milliseconds("x-message-ttl")
+    }
+
+    /// How long the queue may go unused before it is deleted, in milliseconds (`x-expires`).
+    pub fn expires_ms(&self) -> Option<u64> {
+        self.milliseconds("x-expires")
+    }
+
+    /// The writer has refused values that are not numbers, or are negative.
+    fn milliseconds(&self, argument: &str) -> Option<u64> {
+        self.arguments.get(argument)?.as_integer()?.try_into().ok()
+    }
+}
+
+impl ExchangeInfo {
+    /// The exchange that gets what this one cannot route (`alternate-exchange`).
+    pub fn alternate(&self) -> Option<&str> {
+        self.arguments.get("alternate-exchange")?.as_text()
+    }
+}
+
+impl ExchangeKind {
+    /// The type's name on the wire; none for a type that Lepus does not have.
+    pub fn from_name(name: &str) -> Option<ExchangeKind> {
+        Some(match name {
+            "direct" => ExchangeKind::Direct,
+            "fanout" => ExchangeKind::Fanout,
+            "topic" => ExchangeKind::Topic,
+            "headers" => ExchangeKind::Headers,
+            _ => return None,
+        })
+    }
+
+    /// The type's name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExchangeKind::Direct => "direct",
+            ExchangeKind::Fanout => "fanout",
+            ExchangeKind::Topic => "topic",
+            ExchangeKind::Headers => "headers",
+        }
+    }
 }

@@ -130,7 +130,7 @@ def capabilities_are_announced():
         properties = connection._impl.server_properties
         for name in (
             "publisher_confirms exchange_exchange_bindings basic.nack consumer_cancel_notify connection.blocked "
-            "consumer_priorities authentication_failure_close per_consumer_qos direct_reply_to"
+            "consumer_priorities authentication_failure_close per_consumer_qos"
         ).split():
             true(properties["capabilities"].get(name) is True, f"capability {name}")
         for name in ("product", "version", "platform", "copyright", "information", "cluster_name"):

@@ -1,0 +1,39 @@
+//! A queue on its owner: its entries, its consumers and whose turn it is.
+//!
+//! The messages themselves stand in the shard's [`MessageStore`], once each, however many of the
+//! shard's queues they are in.
+
+mod store;
+mod turns;
+
+use std::sync::Arc;
+
+pub use store::{MessageStore, Record, encode_record, record_size, view_record};
+pub use turns::Turns;
+
+use crate::ledger::Entries;
+use crate::topology::QueueInfo;
+
+/// A queue that this shard owns.
+pub struct Queue {
+    /// As declared; the same on every shard.
+    pub info: Arc<QueueInfo>,
+    /// Its messages.
+    pub entries: Entries,
+    /// Consumers that could take a message now.
+    pub turns: Turns,
+    /// All consumers, by slot in the owner's table.
+    pub consumers: Vec<u32>,
+    /// Cancelled consumers that still hold deliveries.
+    pub lingering: Vec<u32>,
+    /// One of them tolerates no other.
+    pub exclusively_consumed: bool,
+    /// It stands in the owner's list of queues to look at before the step ends.
+    pub dirty: bool,
+    /// When it was last declared, read or consumed from; for `x-expires`.
+    pub last_used_ms: u64,
+    /// `x-message-ttl`.
+    pub message_ttl_ms: Option<u64>,
+    /// `x-expires`.
+    pub expires_ms: Option<u64>,
+}

@@ -1,0 +1,202 @@
+//! The messages that wait on a shard, each once, with a count of the queues it is in.
+//!
+//! Runs on the owner; the counts are plain integers. A record keeps routing data, properties and body
+//! in wire form, in one piece:
+//!
+//! ```text
+//! exchange length u8 | routing key length u8 | properties length u32 LE | exchange | routing key | properties | body
+//! ```
+
+use bytes::Bytes;
+use slab::Slab;
+
+use crate::limits::SHARED_BODY_BYTES_MIN;
+use crate::message::MessageView;
+
+const HEAD_BYTES: usize = 6;
+
+/// What a stored message costs beside its bytes: its slot here, its entry, the allocator's share.
+const OVERHEAD_BYTES: usize = 96;
+
+/// Bytes of the record of `message`.
+pub fn record_size(message: &MessageView<'_>) -> usize {
+    HEAD_BYTES + message.size()
+}
+
+/// Appends the record of `message` to `out`.
+pub fn encode_record(message: &MessageView<'_>, out: &mut Vec<u8>) {
+    out.reserve(record_size(message));
+    out.push(u8::try_from(message.exchange.len()).expect("an exchange name has at most 255 bytes"));
+    out.push(u8::try_from(message.routing_key.len()).expect("a routing key has at most 255 bytes"));
+    let properties = u32::try_from(message.properties.len()).expect("properties fit a frame");
+    out.extend_from_slice(&properties.to_le_bytes());
+    out.extend_from_slice(message.exchange);
+    out.extend_from_slice(message.routing_key);
+    out.extend_from_slice(message.properties);
+    out.extend_from_slice(message.body);
+}
+
+/// The message in a record that [`encode_record`] wrote.
+pub fn view_record(record: &[u8]) -> MessageView<'_> {
+    let (head, rest) = record.split_at(HEAD_BYTES);
+    let (exchange, rest) = rest.split_at(usize::from(head[0]));
+    let (routing_key, rest) = rest.split_at(usize::from(head[1]));
+    let properties = u32::from_le_bytes([head[2], head[3], head[4], head[5]]) as usize;
+    let (properties, body) = rest.split_at(properties);
+    MessageView { exchange, routing_key, properties, body }
+}
+
+/// A record that owns its bytes.
+#[derive(Clone, Debug)]
+pub enum Record {
+    /// Small: copied when it travels to another shard. The one allocation that a waiting message has;
+    /// made and freed on the same thread.
+    Own(Box<[u8]>),
+    /// Large: shared with other shards, counted. At this size a copy costs more than an atomic.
+    Shared(Bytes),
+}
+
+impl Record {
+    /// The record of a borrowed message.
+    pub fn of(message: &MessageView<'_>) -> Record {
+        let mut bytes = Vec::with_capacity(record_size(message));
+        encode_record(message, &mut bytes);
+        if bytes.len() >= SHARED_BODY_BYTES_MIN {
+            Record::Shared(Bytes::from(bytes))
+        } else {
+            Record::Own(bytes.into_boxed_slice())
+        }
+    }
+
+    /// The record of a borrowed message in shared form, if it is large enough for that.
+    pub fn of_large(message: &MessageView<'_>) -> Option<Bytes> {
+        match record_size(message) >= SHARED_BODY_BYTES_MIN {
+            true => match Record::of(message) {
+                Record::Shared(bytes) => Some(bytes),
+                Record::Own(_) => None,
+            },
+            false => None,
+        }
+    }
+
+    /// All bytes of the record.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Record::Own(bytes) => bytes,
+            Record::Shared(bytes) => bytes,
+        }
+    }
+
+    /// The message in it.
+    pub fn view(&self) -> MessageView<'_> {
+        view_record(self.bytes())
+    }
+}
+
+struct Stored {
+    record: Record,
+    /// Queues of this shard that it is in.
+    references: u32,
+    /// Its place in the log, if it was appended.
+    sequence: u64,
+}
+
+/// The messages of a shard.
+#[derive(Default)]
+pub struct MessageStore {
+    slots: Slab<Stored>,
+    bytes: u64,
+}
+
+impl MessageStore {
+    /// Bytes that all stored messages take, overhead included.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many messages are stored.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Nothing is stored.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Stores a record without a queue yet; see [`Self::add_reference`].
+    ///
+    /// # Panics
+    /// Beyond 2^32 messages on one shard.
+    pub fn insert(&mut self, record: Record) -> u32 {
+        self.bytes += (record.bytes().len() + OVERHEAD_BYTES) as u64;
+        let key = self.slots.insert(Stored { record, references: 0, sequence: 0 });
+        u32::try_from(key).expect("fewer than 2^32 messages fit in memory")
+    }
+
+    /// One more queue has the message.
+    pub fn add_reference(&mut self, message: u32) {
+        self.slots[message as usize].references += 1;
+    }
+
+    /// One queue less has the message; it goes with the last one. Gives its log sequence (0: none).
+    pub fn release(&mut self, message: u32) -> u64 {
+        let stored = &mut self.slots[message as usize];
+        let sequence = stored.sequence;
+        stored.references = stored.references.checked_sub(1).expect("a released message was referenced");
+        if stored.references == 0 {
+            self.bytes -= (stored.record.bytes().len() + OVERHEAD_BYTES) as u64;
+            self.slots.remove(message as usize);
+        }
+        sequence
+    }
+
+    /// The record of a stored message.
+    pub fn record(&self, message: u32) -> &Record {
+        &self.slots[message as usize].record
+    }
+
+    /// References of all messages together, by a full count. For tests and the simulator.
+    pub fn references(&self) -> u64 {
+        self.slots.iter().map(|(_, stored)| u64::from(stored.references)).sum()
+    }
+
+    /// Notes where in the log the message is.
+    pub fn set_sequence(&mut self, message: u32, sequence: u64) {
+        self.slots[message as usize].sequence = sequence;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_record_gives_back_the_message(
+            exchange in prop::collection::vec(any::<u8>(), 0..=255),
+            routing_key in prop::collection::vec(any::<u8>(), 0..=255),
+            properties in prop::collection::vec(any::<u8>(), 0..2_000),
+            body in prop::collection::vec(any::<u8>(), 0..40_000),
+        ) {
+            let message = MessageView { exchange: &exchange, routing_key: &routing_key, properties: &properties, body: &body };
+            let record = Record::of(&message);
+            prop_assert_eq!(record.view(), message);
+            prop_assert_eq!(record.bytes().len(), record_size(&message));
+        }
+    }
+
+    #[test]
+    fn a_message_goes_with_its_last_queue() {
+        let mut store = MessageStore::default();
+        let message = MessageView { exchange: b"", routing_key: b"q", properties: &[0, 0], body: b"hello" };
+        let key = store.insert(Record::of(&message));
+        store.add_reference(key);
+        store.add_reference(key);
+        store.release(key);
+        assert_eq!(store.record(key).view(), message);
+        store.release(key);
+        assert_eq!((store.len(), store.bytes()), (0, 0));
+    }
+}

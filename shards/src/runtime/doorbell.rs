@@ -1,0 +1,80 @@
+//! Wakes a shard from another thread.
+//!
+//! A [`Doorbell`] is shared between threads. The shard that it wakes makes one [`DoorbellWaiter`] of
+//! it and awaits that in one task. Rings are counted by the kernel until the waiter takes them, so one
+//! that comes between two waits ends the next wait; several rings before a wait end one wait.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use glommio::io::PollableFd;
+
+use crate::mesh::Bell;
+
+use super::eventfd;
+
+/// The ringing side: an eventfd. Any thread.
+#[derive(Debug)]
+pub struct Doorbell {
+    eventfd: File,
+}
+
+impl Doorbell {
+    /// # Errors
+    /// When the process has no descriptors left.
+    pub fn new() -> io::Result<Doorbell> {
+        Ok(Doorbell { eventfd: eventfd::new()? })
+    }
+
+    /// Ends the shard's wait, or its next one. One system call.
+    pub fn ring(&self) {
+        // The only failure that an eventfd knows is a count about to overflow; then it stands at more
+        // than zero, which is all that is wanted.
+        let _ = (&self.eventfd).write(&1u64.to_ne_bytes());
+    }
+}
+
+impl Bell for Doorbell {
+    fn ring(&self) {
+        Doorbell::ring(self);
+    }
+}
+
+impl AsRawFd for Doorbell {
+    fn as_raw_fd(&self) -> RawFd {
+        self.eventfd.as_raw_fd()
+    }
+}
+
+/// The waiting side. One for each doorbell, on the shard's thread.
+#[derive(Debug)]
+pub struct DoorbellWaiter {
+    fd: PollableFd<Arc<Doorbell>>,
+}
+
+impl DoorbellWaiter {
+    /// To be called on the shard that will wait.
+    pub fn new(doorbell: Arc<Doorbell>) -> io::Result<DoorbellWaiter> {
+        Ok(DoorbellWaiter { fd: PollableFd::new(doorbell)? })
+    }
+
+    /// Returns when the doorbell has been rung since the last return.
+    pub async fn wait(&self) -> io::Result<()> {
+        let mut count = [0; 8];
+        loop {
+            self.fd.readable().await?;
+            match (&self.fd.get_ref().eventfd).read(&mut count) {
+                Ok(_) => return Ok(()),
+                Err(error) if retry(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn retry(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

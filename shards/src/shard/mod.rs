@@ -1,0 +1,538 @@
+//! The kernel of one core: commands in, effects out, nothing awaited.
+//!
+//! A shard is two things at once. It is the *home* of connections: their channels, delivery tags,
+//! prefetch and confirms. And it is the *owner* of queues: their messages, cursors and consumers. The
+//! two talk through [`PeerMessage`]s - between shards in batches, within a shard by a direct call where
+//! speed or order asks for it, else through a loop that is run empty before each step ends. Shard 0
+//! also has the topology's writer.
+
+mod batch;
+mod confirms;
+mod control;
+mod effects;
+mod front_end;
+mod home;
+mod outward;
+mod owner;
+mod receive;
+mod requests;
+
+use std::sync::Arc;
+
+pub use self::batch::Batch;
+use self::batch::{ConfirmTo, PeerMessage, RecordRef};
+use self::confirms::Confirms;
+use self::control::Control;
+pub use self::effects::{Backplane, Effects, LogSequence};
+pub use self::front_end::{
+    Address, FrontEnd, HeaderSource, NewConnection, NewConsumer, NoHeaders, Publish, Published, Reply,
+    Request, Verdict,
+};
+use self::home::{ChannelState, Home};
+use self::outward::Outward;
+use self::owner::Owner;
+use crate::ledger::Held;
+pub use crate::mesh::Lane;
+use crate::topology::{Change, RouteScratch, Topology, Writer};
+use crate::{ChannelId, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, RefusalKind, ShardId};
+
+/// The shard that has the topology's writer.
+pub const WRITER: ShardId = ShardId(0);
+
+/// What a shard is told when it starts.
+pub struct ShardConfig {
+    /// Which one it is.
+    pub id: ShardId,
+    /// How many there are.
+    pub shards: usize,
+    /// Counts the starts of this broker: tells this owner from former ones.
+    pub epoch: u32,
+    /// Bytes of messages from which on publishers are blocked.
+    pub memory_budget_bytes: u64,
+}
+
+/// What a shard holds at a moment, for metrics and checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardCounts {
+    /// Bytes that messages take.
+    pub memory_bytes: u64,
+}
+
+/// The kernel of one core. See the module.
+pub struct Shard {
+    id: ShardId,
+    shards: usize,
+    home: Home,
+    owner: Owner,
+    topology: Topology,
+    control: Option<Control>,
+    /// Reused from publish to publish.
+    route: RouteScratch,
+    targets: Vec<QueueId>,
+    held: Vec<Held>,
+}
+
+impl Shard {
+    /// A shard whose topology begins with these changes, as version 1. Shard 0 is given the writer.
+    ///
+    /// # Panics
+    /// When the writer is given to another shard, or not given to shard 0.
+    pub fn new(config: ShardConfig, changes: &[Change], writer: Option<Writer>) -> Shard {
+        assert_eq!(writer.is_some(), config.id == WRITER, "shard 0 has the writer, and only it");
+        let mut shard = Shard {
+            id: config.id,
+            shards: config.shards,
+            home: Home::new(config.id, config.shards),
+            owner: Owner::new(config.epoch, config.memory_budget_bytes),
+            topology: Topology::new(),
+            control: writer.map(|writer| Control::new(writer, config.shards)),
+            route: RouteScratch::default(),
+            targets: Vec::new(),
+            held: Vec::new(),
+        };
+        shard.topology.apply_all(1, changes);
+        for change in changes {
+            if let Change::CreateQueue(info) = change
+                && info.id.owner() == shard.id
+            {
+                shard.owner.create_queue(info);
+            }
+        }
+        shard
+    }
+
+    /// Which shard this is.
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// This shard's replica of the topology.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Sets the time, in milliseconds since any fixed moment; it must not go back.
+    pub fn set_time(&mut self, now_ms: u64) {
+        self.owner.set_time(now_ms);
+    }
+
+    /// What the shard holds.
+    pub fn counts(&self) -> ShardCounts {
+        ShardCounts { memory_bytes: self.owner.memory_bytes() }
+    }
+
+    /// Some shard is past its memory budget: nothing may be published until it is not.
+    pub fn publishing_blocked(&self) -> bool {
+        !self.home.pressed.is_empty()
+    }
+
+    /// Begins a connection in a slot that the protocol chose and that is free.
+    pub fn open_connection(&mut self, slot: u32, new: NewConnection) -> ConnectionId {
+        self.home.open_connection(slot, new)
+    }
+
+    /// Begins a channel of an open connection.
+    pub fn open_channel(&mut self, connection: ConnectionId, number: u16) -> ChannelId {
+        self.home.open_channel(connection, number)
+    }
+
+    /// From now on the channel's publishes are counted and confirmed.
+    pub fn select_confirms(&mut self, channel: ChannelId) {
+        let channel = self.home.open_channel_mut(channel);
+        channel.confirms.get_or_insert_with(|| Box::new(Confirms::new()));
+    }
+
+    /// A name for a consumer that is about to be.
+    pub fn new_consumer_id(&mut self) -> ConsumerId {
+        self.home.new_consumer_id()
+    }
+
+    /// Routes a message and sends it to the owners of its queues.
+    ///
+    /// # Errors
+    /// When the exchange does not exist or is internal; nothing has happened then, and no confirm
+    /// number is used.
+    pub fn publish<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        id: ChannelId,
+        publish: &Publish<'_>,
+    ) -> Result<Published, Refusal> {
+        let mut targets = std::mem::take(&mut self.targets);
+        let routed = self.find_targets(id, publish, &mut targets);
+        let routed = routed.map(|()| self.send_to_owners(fx, id, publish, &targets));
+        self.targets = targets;
+        self.finish_step(fx);
+        routed
+    }
+
+    /// Leaves the queues of a message in `targets`, those of one owner side by side.
+    fn find_targets(
+        &mut self,
+        id: ChannelId,
+        publish: &Publish<'_>,
+        targets: &mut Vec<QueueId>,
+    ) -> Result<(), Refusal> {
+        targets.clear();
+        let version = self.topology.version();
+        let channel = self.home.open_channel_mut(id);
+        let message = &publish.message;
+        if channel.route.is_for(version, message) {
+            targets.extend_from_slice(&channel.route.queues);
+            return Ok(());
+        }
+        let vhost = channel.vhost;
+        let exchange = std::str::from_utf8(message.exchange).map_err(|_| {
+            let name = String::from_utf8_lossy(message.exchange);
+            Refusal::no_exchange(&name, self.topology.vhost_name(vhost))
+        })?;
+        let (key, headers) = (message.routing_key, publish.headers);
+        let cacheable = self.topology.route(vhost, exchange, key, headers, &mut self.route)?;
+        targets.extend_from_slice(&self.route.queues);
+        if cacheable.0 {
+            let route = &mut channel.route;
+            route.version = version;
+            route.exchange.clear();
+            route.exchange.extend_from_slice(message.exchange);
+            route.routing_key.clear();
+            route.routing_key.extend_from_slice(key);
+            route.queues.clear();
+            route.queues.extend_from_slice(targets);
+        }
+        Ok(())
+    }
+
+    fn send_to_owners<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        id: ChannelId,
+        publish: &Publish<'_>,
+        targets: &[QueueId],
+    ) -> Published {
+        let home = self.id;
+        let confirm = match self.home.open_channel_mut(id).confirms.as_deref_mut() {
+            None => None,
+            Some(confirms) => {
+                let number = confirms.next();
+                let owners = targets.chunk_by(|a, b| a.owner() == b.owner()).count();
+                if confirms.publish(owners) {
+                    self.home.confirming.push(id);
+                }
+                Some(ConfirmTo { home, channel: id, number })
+            }
+        };
+        let (persistent, ttl_ms) = (publish.persistent, publish.ttl_ms);
+        for queues in targets.chunk_by(|a, b| a.owner() == b.owner()) {
+            let record = RecordRef::View(publish.message);
+            let owner = queues[0].owner();
+            if owner == home {
+                let mut out = Outward { shard: home, fx, home: &mut self.home };
+                self.owner.admit(&mut out, record, queues, persistent, ttl_ms, confirm);
+            } else {
+                let batch = fx.outgoing(owner, Lane::Forward);
+                let payload = batch.add_record(record);
+                let queues = batch.add_queues(queues);
+                batch.push(PeerMessage::Publish { payload, queues, persistent, ttl_ms, confirm });
+            }
+        }
+        match targets.len() {
+            0 => Published::Unroutable,
+            count => Published::Routed(count as u32),
+        }
+    }
+
+    /// Ends unacked deliveries of a channel: one, or with `multiple` all up to the tag (0: all).
+    ///
+    /// # Errors
+    /// When the tag is not that of an unacked delivery; nothing has happened then.
+    pub fn settle<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        id: ChannelId,
+        tag: DeliveryTag,
+        multiple: bool,
+        verdict: Verdict,
+    ) -> Result<(), Refusal> {
+        let mut held = std::mem::take(&mut self.held);
+        let channel = self.home.open_channel_mut(id);
+        let known = if multiple {
+            channel.unacked.take_up_to(tag, |one| held.push(one))
+        } else {
+            channel.unacked.take(tag).map(|one| held.push(one)).is_some()
+        };
+        if known {
+            self.settle_held(fx, id, &held, verdict);
+        }
+        held.clear();
+        self.held = held;
+        self.finish_step(fx);
+        if known {
+            return Ok(());
+        }
+        Err(Refusal::new(RefusalKind::PreconditionFailed, format!("unknown delivery tag {}", tag.0)))
+    }
+
+    /// Puts everything that the channel holds back into its queues.
+    pub fn recover<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
+        let mut held = std::mem::take(&mut self.held);
+        self.home.open_channel_mut(id).unacked.take_up_to(DeliveryTag(0), |one| held.push(one));
+        self.settle_held(fx, id, &held, Verdict::Requeue);
+        held.clear();
+        self.held = held;
+        self.finish_step(fx);
+    }
+
+    /// Tells the owners what became of deliveries that the channel held, and gives the channel's own
+    /// prefetch back.
+    fn settle_held<E: Effects>(&mut self, fx: &mut E, id: ChannelId, held: &[Held], verdict: Verdict) {
+        for &Held { queue, position, .. } in held {
+            self.settle_one(fx, queue, position, verdict);
+        }
+        let counted = held.iter().filter(|held| held.counted).count() as u32;
+        let Some(channel) = self.home.channel_mut(id) else { return };
+        channel.in_use -= counted;
+        if !channel.wants.is_empty() {
+            self.give_grants(fx, id);
+        }
+    }
+
+    fn settle_one<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        queue: QueueId,
+        position: crate::ledger::Position,
+        verdict: Verdict,
+    ) {
+        if queue.owner() == self.id {
+            let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+            self.owner.settle(&mut out, queue, position, verdict);
+        } else {
+            fx.outgoing(queue.owner(), Lane::Reply).push(PeerMessage::Settle { queue, position, verdict });
+        }
+    }
+
+    /// Lets consumers of a limited channel have what is free of its prefetch, shared among those who
+    /// asked.
+    fn give_grants<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
+        let (home, mut granted) = (self.id, Vec::new());
+        let Some(channel) = self.home.channel_mut(id) else { return };
+        while channel.in_use < channel.limit
+            && let Some(want) = channel.wants.pop_front()
+        {
+            let waiting = channel.wants.len() as u32 + 1;
+            let share = ((channel.limit - channel.in_use) / waiting).max(1);
+            let count = share.min(want.count);
+            channel.in_use += count;
+            granted.push((want, count));
+        }
+        for (want, count) in granted {
+            let message = PeerMessage::Grant { channel: id, consumer: want.consumer, count };
+            if want.owner == home {
+                self.home.loopback.push_back(message);
+            } else {
+                fx.outgoing(want.owner, Lane::Reply).push(message);
+            }
+        }
+    }
+
+    /// Closes a channel: its consumers end, what it holds goes back to its queues, and when that is
+    /// done everywhere, [`Reply::ChannelClosed`] follows. The protocol does not name it again.
+    pub fn close_channel<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
+        self.begin_close(fx, id, true);
+        self.finish_step(fx);
+    }
+
+    /// Forgets a connection: its channels close, its exclusive queues go. No answer.
+    pub fn close_connection<E: Effects>(&mut self, fx: &mut E, id: ConnectionId) {
+        let Some(connection) = self.home.connection_mut(id) else { return };
+        for channel in connection.channels.clone() {
+            self.begin_close(fx, channel, false);
+        }
+        let connection = self.home.connections[id.slot as usize].take().expect("it was just looked at");
+        for &owner in &connection.owners {
+            if owner == self.id {
+                self.owner.forget_connection(id);
+            } else {
+                fx.outgoing(owner, Lane::Forward).push(PeerMessage::ForgetConnection { connection: id });
+            }
+        }
+        if connection.owns_queues {
+            self.release_queues(fx, id);
+        }
+        self.finish_step(fx);
+    }
+
+    fn begin_close<E: Effects>(&mut self, fx: &mut E, id: ChannelId, answer: bool) {
+        let Some(channel) = self.home.channel_mut(id) else { return };
+        if let ChannelState::Closing { answer: answers, .. } = &mut channel.state {
+            // The connection goes while its channel is closing: nobody is there for the answer.
+            *answers &= answer;
+            return;
+        }
+        channel.state = ChannelState::Closing { awaited: 0, answer, returned: false };
+        channel.wants.clear();
+        channel.confirms = None;
+        for consumer in std::mem::take(&mut channel.consumers) {
+            self.home.consumers.remove(&consumer);
+        }
+        self.send_releases(fx, id);
+    }
+
+    /// Asks every owner to let go of the channel's consumers, which a second time says no more than
+    /// that everything before it has arrived.
+    fn send_releases<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
+        let channel = self.home.channel_mut(id).expect("a closing channel is kept until it is released");
+        let (owners, connection) = (channel.owners.clone(), channel.connection);
+        let ChannelState::Closing { awaited, .. } = &mut channel.state else { unreachable!("it is closing") };
+        *awaited = owners.len() as u32;
+        if owners.is_empty() {
+            return self.end_channel(fx, id);
+        }
+        for owner in owners {
+            if owner == self.id {
+                let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+                self.owner.release_channel(&mut out, self.id, id, connection);
+                self.home.loopback.push_back(PeerMessage::Released { channel: id });
+            } else {
+                fx.outgoing(owner, Lane::Forward).push(PeerMessage::Release { channel: id, connection });
+            }
+        }
+    }
+
+    /// An owner has let go of a closing channel. When all have, what the channel holds goes back, all at
+    /// once; if somebody waits for the answer, it follows when the owners have it.
+    fn released<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
+        let channel = self.home.channel_mut(id).expect("a closing channel is kept until it is released");
+        let ChannelState::Closing { awaited, returned, answer } = &mut channel.state else {
+            unreachable!("only a closing channel is released")
+        };
+        *awaited -= 1;
+        if *awaited > 0 {
+            return;
+        }
+        let ask_again = *answer && !*returned;
+        if !std::mem::replace(returned, true) {
+            let mut held = std::mem::take(&mut self.held);
+            channel.unacked.take_up_to(DeliveryTag(0), |one| held.push(one));
+            self.settle_held(fx, id, &held, Verdict::Requeue);
+            let nothing = held.is_empty();
+            held.clear();
+            self.held = held;
+            if ask_again && !nothing {
+                return self.send_releases(fx, id);
+            }
+        }
+        self.end_channel(fx, id);
+    }
+
+    fn end_channel<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
+        let channel = self.home.channel_mut(id).expect("a channel ends once");
+        let to = Address { connection: channel.connection, channel: channel.number };
+        let answer = matches!(channel.state, ChannelState::Closing { answer: true, .. });
+        self.home.free_channel(id);
+        if answer {
+            fx.reply(to, Reply::ChannelClosed);
+        }
+    }
+
+    /// The connection's output has been written down to this many bytes: what it took of the owners'
+    /// windows is given back, unless much is still waiting.
+    pub fn output_drained<E: Effects>(&mut self, fx: &mut E, id: ConnectionId, pending_bytes: usize) {
+        if pending_bytes > crate::limits::DELIVERY_WINDOW_BYTES / 2 {
+            return;
+        }
+        let (home, mut local) = (self.id, 0);
+        let Some(connection) = self.home.connection_mut(id) else { return };
+        for (shard, owed) in connection.owed.iter_mut().enumerate() {
+            if *owed < crate::limits::DELIVERY_RETURN_BYTES {
+                continue;
+            }
+            let (owner, bytes) = (ShardId(shard as u16), std::mem::take(owed));
+            if owner == home {
+                local = bytes;
+            } else {
+                fx.outgoing(owner, Lane::Reply).push(PeerMessage::Drained { connection: id, bytes });
+            }
+        }
+        if local > 0 {
+            self.owner.drained(id, local);
+            self.finish_step(fx);
+        }
+    }
+
+    /// The log is as durable as configured up to this sequence.
+    pub fn committed<E: Effects>(&mut self, fx: &mut E, frontier: LogSequence) {
+        let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+        self.owner.committed(&mut out, frontier);
+    }
+
+    /// The topology store has everything up to this version. Only on the writer's shard.
+    ///
+    /// # Panics
+    /// On any other shard.
+    pub fn persisted<E: Effects>(&mut self, fx: &mut E, version: u64) {
+        let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+        self.control.as_mut().expect("only the writer's shard persists").persisted(&mut out, version);
+        self.finish_step(fx);
+    }
+
+    /// To be called when the inputs of a turn are done: emits coalesced confirms, tells of memory
+    /// pressure.
+    pub fn end_turn<E: Effects>(&mut self, fx: &mut E) {
+        if let Some(pressed) = self.owner.pressure_change() {
+            let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+            for shard in 0..self.shards {
+                out.tell(ShardId(shard as u16), PeerMessage::Pressure { pressed });
+            }
+        }
+        self.finish_step(fx);
+        self.home.emit_confirms(fx);
+    }
+
+    /// To be called about every 10 ms: what is due by the clock, and left-over work in slices. True
+    /// if more is left to do right now.
+    pub fn tick<E: Effects>(&mut self, fx: &mut E) -> bool {
+        let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+        let more_due = self.owner.expire_due(&mut out);
+        let more_rubble = self.owner.carry_off(&mut out);
+        self.finish_step(fx);
+        more_due || more_rubble
+    }
+
+    /// Serves the queues that this step has touched and runs the loop empty.
+    fn finish_step<E: Effects>(&mut self, fx: &mut E) {
+        loop {
+            let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+            self.owner.serve_dirty(&mut out);
+            let Some(message) = self.home.loopback.pop_front() else { break };
+            self.handle(fx, self.id, message);
+        }
+    }
+
+    /// Asserts the invariants that hold between steps, with full counts. For tests and simulators.
+    ///
+    /// # Panics
+    /// When one does not hold.
+    pub fn assert_consistent(&self) {
+        self.owner.assert_consistent();
+        for channel in self.home.channels() {
+            assert!(channel.unacked.counted() <= channel.in_use, "what a channel holds is in its use");
+        }
+        assert!(self.home.loopback.is_empty(), "a step ends with its loop empty");
+    }
+
+    fn apply<E: Effects>(&mut self, fx: &mut E, version: u64, changes: &Arc<Vec<Change>>) {
+        for change in changes.iter() {
+            match change {
+                Change::CreateQueue(info) if info.id.owner() == self.id => self.owner.create_queue(info),
+                Change::RemoveQueue(queue) if queue.owner() == self.id => {
+                    let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+                    let dropped = self.owner.drop_queue(&mut out, "", *queue, false, false);
+                    debug_assert!(dropped.is_ok(), "without conditions nothing is refused");
+                }
+                _ => {}
+            }
+        }
+        self.topology.apply_all(version, changes);
+    }
+}

@@ -1,0 +1,451 @@
+//! The owner's half of a shard: its queues, their messages, and who gets them.
+//!
+//! After each step a queue has ready messages or consumers that could take one, never both: whoever
+//! changes either serves the queue before the step ends. A consumer is claimed for only when it has
+//! credit - prefetch, the channel's grant, room in its connection's window - so nothing is claimed and
+//! then left lying.
+
+mod consumers;
+mod time;
+
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use self::consumers::{Consumer, Link, Standing};
+use self::time::{Deadline, Rubble};
+use super::batch::{ConfirmTo, PeerMessage, RecordRef};
+use super::effects::{Effects, LogSequence};
+use super::front_end::{Reply, Verdict};
+use super::outward::Outward;
+use crate::ledger::{Claim, Entries, Holder, Position};
+use crate::queue::{MessageStore, Queue, Turns};
+use crate::topology::QueueInfo;
+use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, RefusalKind, ShardId};
+
+/// A confirm that waits for the log.
+struct Waiting {
+    sequence: LogSequence,
+    to: ConfirmTo,
+}
+
+/// What a delivery takes of its connection's window: its bytes, and about what frames add.
+pub(super) fn delivery_cost(record_bytes: usize) -> usize {
+    record_bytes + 64
+}
+
+/// The queues of a shard. See the module.
+pub(super) struct Owner {
+    epoch: u32,
+    now_ms: u64,
+    queues: Vec<Option<Box<Queue>>>,
+    consumers: Slab<Consumer>,
+    by_name: FxHashMap<(ShardId, ConsumerId), u32>,
+    links: Slab<Link>,
+    link_of: FxHashMap<ConnectionId, u32>,
+    store: MessageStore,
+    /// Queues that may have both ready messages and consumers with credit.
+    dirty: Vec<u32>,
+    waiting: VecDeque<Waiting>,
+    deadlines: BinaryHeap<Deadline>,
+    rubble: VecDeque<Rubble>,
+    memory_budget_bytes: u64,
+    pressed: bool,
+    /// Reused by [`Self::admit`].
+    appended: Vec<(QueueId, Position)>,
+}
+
+impl Owner {
+    pub fn new(epoch: u32, memory_budget_bytes: u64) -> Owner {
+        Owner {
+            epoch,
+            now_ms: 0,
+            queues: Vec::new(),
+            consumers: Slab::new(),
+            by_name: FxHashMap::default(),
+            links: Slab::new(),
+            link_of: FxHashMap::default(),
+            store: MessageStore::default(),
+            dirty: Vec::new(),
+            waiting: VecDeque::new(),
+            deadlines: BinaryHeap::new(),
+            rubble: VecDeque::new(),
+            memory_budget_bytes,
+            pressed: false,
+            appended: Vec::new(),
+        }
+    }
+
+    pub fn set_time(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+    }
+
+    /// Bytes that messages take here.
+    pub fn memory_bytes(&self) -> u64 {
+        self.store.bytes()
+    }
+
+    /// Some: the shard has just gone over its memory budget (true) or come back under it (false).
+    pub fn pressure_change(&mut self) -> Option<bool> {
+        let bytes = self.store.bytes();
+        let pressed = match self.pressed {
+            false => bytes > self.memory_budget_bytes,
+            // Not at the same mark: a flood would make it flutter.
+            true => bytes > self.memory_budget_bytes / 8 * 7,
+        };
+        (pressed != self.pressed).then(|| {
+            self.pressed = pressed;
+            pressed
+        })
+    }
+
+    fn slot_of(&self, id: QueueId) -> Option<usize> {
+        let slot = id.slot() as usize;
+        self.queues.get(slot)?.as_ref().is_some_and(|queue| queue.info.id == id).then_some(slot)
+    }
+
+    pub fn queue(&self, id: QueueId) -> Option<&Queue> {
+        self.slot_of(id).and_then(|slot| self.queues[slot].as_deref())
+    }
+
+    fn queue_mut(&mut self, id: QueueId) -> Option<&mut Queue> {
+        self.slot_of(id).and_then(|slot| self.queues[slot].as_deref_mut())
+    }
+
+    /// A queue has come into being.
+    pub fn create_queue(&mut self, info: &Arc<QueueInfo>) {
+        let slot = info.id.slot() as usize;
+        if self.queues.len() <= slot {
+            self.queues.resize_with(slot + 1, || None);
+        }
+        assert!(self.queues[slot].is_none(), "a queue's slot is free when it is created");
+        let queue = Queue {
+            info: info.clone(),
+            entries: Entries::new(self.epoch),
+            turns: Turns::default(),
+            consumers: Vec::new(),
+            exclusively_consumed: false,
+            dirty: false,
+            last_used_ms: self.now_ms,
+            message_ttl_ms: info.message_ttl_ms(),
+            expires_ms: info.expires_ms(),
+            lingering: Vec::new(),
+        };
+        if let Some(expires_ms) = queue.expires_ms {
+            self.deadlines.push(Deadline::queue(self.now_ms.saturating_add(expires_ms), info.id));
+        }
+        self.queues[slot] = Some(Box::new(queue));
+    }
+
+    /// Takes a message in for these queues of the shard: the record is stored once at most, and not
+    /// at all if everybody takes it right now and settles it as it arrives.
+    pub fn admit<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        record: RecordRef<'_>,
+        queues: &[QueueId],
+        persistent: bool,
+        ttl_ms: Option<u64>,
+        confirm: Option<ConfirmTo>,
+    ) {
+        let mut stored = None;
+        let mut appended = std::mem::take(&mut self.appended);
+        for &id in queues {
+            // The queue may have been deleted while the message was on its way.
+            let Some(slot) = self.slot_of(id) else { continue };
+            if let Some(position) = self.admit_to(out, slot, record, &mut stored, ttl_ms)
+                && persistent
+                && self.queue_at(slot).info.durable
+            {
+                appended.push((id, position));
+            }
+        }
+        if appended.is_empty() {
+            if let Some(to) = confirm {
+                out.confirmed(to.home, to.channel, to.number, true);
+            }
+        } else {
+            let sequence = out.fx.append(&record.view(), &appended);
+            self.store.set_sequence(stored.expect("a durable entry refers to a stored message"), sequence);
+            if let Some(to) = confirm {
+                self.waiting.push_back(Waiting { sequence, to });
+            }
+        }
+        appended.clear();
+        self.appended = appended;
+    }
+
+    /// Enters the message in one queue; gives its position unless it is settled already.
+    fn admit_to<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        slot: usize,
+        record: RecordRef<'_>,
+        stored: &mut Option<u32>,
+        ttl_ms: Option<u64>,
+    ) -> Option<Position> {
+        if self.queue_at(slot).dirty {
+            // Something came back earlier in this step, and goes first.
+            self.serve(out, slot);
+        }
+        let taker = self.next_taker(out, slot);
+        if let Some(taker) = taker
+            && self.consumers[taker as usize].no_ack
+        {
+            self.pass_through(out, slot, taker, record);
+            return None;
+        }
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        let ttl_ms = match (ttl_ms, queue.message_ttl_ms) {
+            (Some(own), Some(queue)) => Some(own.min(queue)),
+            (own, queue) => own.or(queue),
+        };
+        if ttl_ms == Some(0) && taker.is_none() {
+            return None;
+        }
+        let message = *stored.get_or_insert_with(|| self.store.insert(record.to_record()));
+        self.store.add_reference(message);
+        let position = queue.entries.push(message);
+        if let Some(ttl_ms) = ttl_ms {
+            let id = queue.info.id;
+            self.deadlines.push(Deadline::message(self.now_ms.saturating_add(ttl_ms), id, position));
+        }
+        if let Some(taker) = taker {
+            self.hand_over(out, slot, taker, false);
+            self.after_turn(slot, taker);
+        }
+        Some(position)
+    }
+
+    /// A message that is delivered from where it was read: no entry, no copy of its own.
+    fn pass_through<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        slot: usize,
+        taker: u32,
+        record: RecordRef<'_>,
+    ) {
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        queue.entries.pass_through();
+        let consumer = &self.consumers[taker as usize];
+        let delivery = consumer.delivery(None, false, false);
+        self.links[consumer.link as usize].used_bytes +=
+            delivery_cost(crate::queue::record_size(&record.view()));
+        out.deliver(&delivery, record);
+        queue.turns.rotate();
+    }
+
+    /// Claims the next message for a consumer that has credit, and delivers it.
+    fn hand_over<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize, taker: u32, granted: bool) {
+        let queue = self.queues[slot].as_deref_mut().expect("a served queue exists");
+        let consumer = &mut self.consumers[taker as usize];
+        let (id, cursor) = (queue.info.id, queue.entries.cursor());
+        let claimed = queue.entries.claim(cursor, Holder(taker)).expect("the cursor was read in this step");
+        let Claim { position, message, redelivered } = claimed.expect("a served queue has a ready message");
+        let entry = (!consumer.no_ack).then_some((id, position));
+        if !consumer.no_ack {
+            consumer.unacked += 1;
+        }
+        let record = self.store.record(message);
+        let delivery = consumer.delivery(entry, redelivered, granted);
+        self.links[consumer.link as usize].used_bytes += delivery_cost(record.bytes().len());
+        out.deliver(&delivery, RecordRef::Stored(record));
+        if consumer.no_ack {
+            self.settle(out, id, position, Verdict::Accept);
+        }
+    }
+
+    /// Puts the consumer that was just served where it belongs now.
+    fn after_turn(&mut self, slot: usize, taker: u32) {
+        let queue = self.queues[slot].as_deref_mut().expect("a served queue exists");
+        let consumer = &mut self.consumers[taker as usize];
+        if consumer.has_prefetch_left() {
+            queue.turns.rotate();
+        } else {
+            queue.turns.remove(taker, consumer.priority);
+            consumer.standing = Standing::NoPrefetch;
+        }
+    }
+
+    /// Serves every queue that may have both ready messages and takers.
+    pub fn serve_dirty<E: Effects>(&mut self, out: &mut Outward<'_, E>) {
+        while let Some(slot) = self.dirty.pop() {
+            let slot = slot as usize;
+            // The slot may have changed hands: serving a queue that needs none does nothing.
+            let Some(queue) = self.queues[slot].as_deref_mut() else { continue };
+            queue.dirty = false;
+            self.serve(out, slot);
+        }
+    }
+
+    fn serve<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize) {
+        while self.queue_at(slot).entries.ready() > 0 {
+            let Some(taker) = self.next_taker(out, slot) else { break };
+            self.hand_over(out, slot, taker, false);
+            self.after_turn(slot, taker);
+        }
+    }
+
+    fn mark_dirty(&mut self, slot: usize) {
+        let Some(queue) = self.queues[slot].as_deref_mut() else { return };
+        if !queue.dirty {
+            queue.dirty = true;
+            self.dirty.push(slot as u32);
+        }
+    }
+
+    fn queue_at(&self, slot: usize) -> &Queue {
+        self.queues[slot].as_deref().expect("the slot was just looked up")
+    }
+
+    /// Ends a claim: the one way for ack, nack, reject, recover, closed channels and lost connections.
+    /// What is not claimed any more is left as it is. The queue is served when the step ends.
+    pub fn settle<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        id: QueueId,
+        position: Position,
+        verdict: Verdict,
+    ) {
+        let Some(slot) = self.slot_of(id) else { return };
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        let Some(settled) = queue.entries.settle(position, verdict) else { return };
+        if let Some(message) = settled.released {
+            let sequence = self.store.release(message);
+            if sequence != 0 {
+                out.fx.settled(sequence, id, position);
+            }
+        } else {
+            self.mark_dirty(slot);
+        }
+        if settled.holder != Holder::GET {
+            self.settled_by(settled.holder.0, slot);
+        }
+    }
+
+    /// Takes one message for a get.
+    pub fn get<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        home: ShardId,
+        channel: ChannelId,
+        id: QueueId,
+        no_ack: bool,
+    ) {
+        let now_ms = self.now_ms;
+        let Some(queue) = self.queue_mut(id) else { return out.queue_gone(home, channel) };
+        queue.last_used_ms = now_ms;
+        let cursor = queue.entries.cursor();
+        let claimed = queue.entries.claim(cursor, Holder::GET).expect("the cursor was read in this step");
+        let Some(Claim { position, message, redelivered }) = claimed else {
+            return out.answer(home, channel, Reply::Empty);
+        };
+        let remaining = queue.entries.ready();
+        let record = RecordRef::Stored(self.store.record(message));
+        let entry = (!no_ack).then_some((id, position));
+        out.got(home, channel, entry, redelivered, remaining, record);
+        if no_ack {
+            self.settle(out, id, position, Verdict::Accept);
+        }
+    }
+
+    /// Drops the ready messages; the unacked stay. Millions go in slices, later; they are out of the
+    /// queue at once.
+    pub fn purge<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId) -> Option<u64> {
+        let slot = self.slot_of(id)?;
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        let store = &mut self.store;
+        let (rest, count) = queue.entries.split_ready(|position, message| {
+            let sequence = store.release(message);
+            if sequence != 0 {
+                out.fx.settled(sequence, id, position);
+            }
+        });
+        self.rubble.push_back(Rubble { queue: id, entries: rest });
+        Some(count)
+    }
+
+    /// Ready messages and consumers of a queue; asking counts as use.
+    pub fn status(&mut self, id: QueueId) -> Option<(u64, u64)> {
+        let now_ms = self.now_ms;
+        let queue = self.queue_mut(id)?;
+        queue.last_used_ms = now_ms;
+        Some((queue.entries.ready(), queue.consumers.len() as u64))
+    }
+
+    /// Drops a queue, if its conditions hold: at once for everybody, its memory in slices later.
+    ///
+    /// # Errors
+    /// When it is in use or not empty, as asked.
+    pub fn drop_queue<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        vhost: &str,
+        id: QueueId,
+        if_unused: bool,
+        if_empty: bool,
+    ) -> Result<u64, Refusal> {
+        let Some(slot) = self.slot_of(id) else { return Ok(0) };
+        let queue = self.queue_at(slot);
+        let name = &queue.info.name;
+        if if_unused && !queue.consumers.is_empty() {
+            return Err(Refusal::new(
+                RefusalKind::PreconditionFailed,
+                format!("queue '{name}' in vhost '{vhost}' in use"),
+            ));
+        }
+        if if_empty && queue.entries.ready() > 0 {
+            return Err(Refusal::new(
+                RefusalKind::PreconditionFailed,
+                format!("queue '{name}' in vhost '{vhost}' not empty"),
+            ));
+        }
+        let queue = self.queues[slot].take().expect("the slot was just looked up");
+        let messages = queue.entries.ready();
+        for slot in &queue.consumers {
+            let consumer = self.consumers.remove(*slot as usize);
+            self.by_name.remove(&(consumer.home, consumer.id));
+            self.links[consumer.link as usize].forget(*slot);
+            let (channel, consumer_id) = (consumer.channel, consumer.id);
+            out.tell(consumer.home, PeerMessage::ConsumerCancelled { channel, consumer: consumer_id });
+        }
+        // Cancelled consumers that waited for their last acks end here too.
+        for slot in &queue.lingering {
+            self.consumers.remove(*slot as usize);
+        }
+        self.rubble.push_back(Rubble { queue: id, entries: queue.entries });
+        Ok(messages)
+    }
+
+    /// Everything up to this sequence is as durable as configured: confirms go out.
+    pub fn committed<E: Effects>(&mut self, out: &mut Outward<'_, E>, frontier: LogSequence) {
+        while let Some(waiting) = self.waiting.front()
+            && waiting.sequence <= frontier
+        {
+            let ConfirmTo { home, channel, number } = waiting.to;
+            out.confirmed(home, channel, number, true);
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Asserts the owner's invariants with full counts. For tests and the simulator.
+    pub fn assert_consistent(&self) {
+        let mut references = 0;
+        for queue in self.queues.iter().flatten() {
+            queue.entries.assert_consistent();
+            references += queue.entries.ready() + queue.entries.unacked();
+            if queue.entries.ready() > 0 {
+                assert!(
+                    queue.dirty || queue.turns.is_empty(),
+                    "a queue with ready messages has nobody who could take one"
+                );
+            }
+        }
+        if self.rubble.is_empty() {
+            assert_eq!(references, self.store.references(), "every stored message is in a queue");
+        }
+        self.assert_credit();
+    }
+}

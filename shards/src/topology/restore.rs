@@ -1,0 +1,134 @@
+//! From the rows of the store back to a topology, at start.
+//!
+//! Every vhost gets the predeclared exchanges; they are not stored. Stored exchanges and queues follow
+//! in the order of their names and then the bindings, so that the same rows give the same topology.
+//! Queues are spread over the shards that there are now.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::rows::{self, BindingRow, ExchangeRow, QueueRow, Row, TopologyError};
+use super::writer::{Evaluation, Writer};
+use super::{Change, DestinationKind, ExchangeInfo, ExchangeKind, Outcome, QueueInfo};
+use crate::{Arguments, VhostId, limits};
+
+/// The exchanges of every vhost. RabbitMQ's `amq.match` is a second headers exchange.
+const PREDECLARED: [(&str, ExchangeKind); 6] = [
+    ("", ExchangeKind::Direct),
+    ("amq.direct", ExchangeKind::Direct),
+    ("amq.fanout", ExchangeKind::Fanout),
+    ("amq.topic", ExchangeKind::Topic),
+    ("amq.headers", ExchangeKind::Headers),
+    ("amq.match", ExchangeKind::Headers),
+];
+
+impl Writer {
+    /// The writer over what the store holds, and the changes that every replica applies as version 1.
+    ///
+    /// `default_vhost` exists in any case and is vhost 0. `random` makes the names of server-named
+    /// queues. Rows may come in any order.
+    ///
+    /// # Errors
+    /// A row cannot be read, or leads to something that is not stored; or there are no shards, or more
+    /// than [`limits::SHARDS_MAX`].
+    pub fn restore(
+        shards: usize,
+        rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
+        default_vhost: &str,
+        random: fastrand::Rng,
+    ) -> Result<(Writer, Vec<Change>), TopologyError> {
+        if !(1..=limits::SHARDS_MAX).contains(&shards) {
+            return Err(TopologyError::Shards { shards });
+        }
+        let mut rows: Vec<(Vec<u8>, Vec<u8>)> = rows.into_iter().collect();
+        // By kind, then by name: what a binding needs is there before it.
+        rows.sort_unstable();
+        let mut writer = Writer::empty(shards, random);
+        writer.restore_vhost(default_vhost);
+        for (key, value) in &rows {
+            match rows::decode(key, value)? {
+                Row::Exchange(row) => writer.restore_exchange(key, row)?,
+                Row::Queue(row) => writer.restore_queue(key, row)?,
+                Row::Binding(row) => writer.restore_binding(key, row)?,
+            }
+        }
+        // Everything that would be written is there already.
+        writer.take_store_writes();
+        match writer.finish(Outcome::Done) {
+            Evaluation::Changed { changes, .. } => Ok((writer, changes)),
+            other => unreachable!("the default vhost at least is new: {other:?}"),
+        }
+    }
+
+    fn restore_vhost(&mut self, name: &str) -> VhostId {
+        if let Some(vhost) = self.topology().vhost(name) {
+            return vhost;
+        }
+        let vhost = VhostId(self.topology().vhosts().count() as u32);
+        self.change(Change::CreateVhost { id: vhost, name: name.into() });
+        for (name, kind) in PREDECLARED {
+            self.create_exchange(ExchangeInfo {
+                vhost,
+                name: name.into(),
+                kind,
+                durable: true,
+                auto_delete: false,
+                internal: false,
+                arguments: Arguments::new(),
+            });
+        }
+        vhost
+    }
+
+    fn restore_exchange(&mut self, key: &[u8], row: ExchangeRow) -> Result<(), TopologyError> {
+        let vhost = self.restore_vhost(&row.vhost);
+        if self.topology().exchange(vhost, &row.name).is_some() {
+            return Err(rows::damaged(key, "a predeclared exchange cannot be stored"));
+        }
+        self.create_exchange(ExchangeInfo {
+            vhost,
+            name: row.name.into(),
+            kind: row.kind,
+            durable: true,
+            auto_delete: row.auto_delete,
+            internal: row.internal,
+            arguments: row.arguments,
+        });
+        Ok(())
+    }
+
+    fn restore_queue(&mut self, key: &[u8], row: QueueRow) -> Result<(), TopologyError> {
+        let vhost = self.restore_vhost(&row.vhost);
+        let shard = self.placement.emptiest();
+        let id = self
+            .placement
+            .take(shard)
+            .ok_or_else(|| rows::damaged(key, "more queues than the shards hold"))?;
+        self.create_queue(QueueInfo {
+            id,
+            vhost,
+            name: row.name.into(),
+            durable: true,
+            auto_delete: row.auto_delete,
+            exclusive: None,
+            arguments: row.arguments,
+        });
+        Ok(())
+    }
+
+    fn restore_binding(&mut self, key: &[u8], row: BindingRow) -> Result<(), TopologyError> {
+        let vhost = self.restore_vhost(&row.vhost);
+        let spec = Arc::new(row.binding);
+        let topology = self.topology();
+        let destination_exists = match spec.kind {
+            DestinationKind::Queue => topology.queue(vhost, &spec.destination).is_some(),
+            DestinationKind::Exchange => topology.exchange(vhost, &spec.destination).is_some(),
+        };
+        if topology.exchange(vhost, &spec.source).is_none() || !destination_exists {
+            return Err(rows::damaged(key, "it binds what is not stored"));
+        }
+        self.add_binding(vhost, spec);
+        Ok(())
+    }
+}

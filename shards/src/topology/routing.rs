@@ -1,0 +1,236 @@
+//! From an exchange and a routing key to the queues: the walk over exchanges, and the table that
+//! each exchange keeps of its bindings.
+//!
+//! Runs on the publisher's shard, for every message whose route is not cached. It allocates nothing
+//! once the caller's [`RouteScratch`] has grown to the topology's size; only a headers exchange does,
+//! for the parsed headers.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+
+use super::bucket::{BindingIndex, Bucket, Destination, Entry, ExchangeIndex};
+use super::headers_match::HeadersTable;
+use super::replica::Topology;
+use super::topic_trie::{TopicScratch, TopicTrie};
+use super::{BindingSpec, ExchangeKind};
+use crate::shard::HeaderSource;
+use crate::{Arguments, QueueId, Refusal, RefusalKind, VhostId};
+
+/// Whether a route depends on exchange and routing key alone, so that it may be used again until the
+/// topology's version changes. It does not if a headers exchange was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cacheable(pub bool);
+
+/// The result of a route, and what finding it needs. Kept by the caller from one route to the next.
+#[derive(Debug, Default)]
+pub struct RouteScratch {
+    /// Every destination queue once, in the order of their ids: those of one owner stand together.
+    pub queues: Vec<QueueId>,
+    /// Exchanges met, in the order they are asked.
+    exchanges: Vec<ExchangeIndex>,
+    /// By exchange: the route that last met it.
+    met: Vec<u64>,
+    /// Counts routes.
+    route: u64,
+    topic: TopicScratch,
+    headers: Option<Arguments>,
+}
+
+impl RouteScratch {
+    /// Nodes of topic exchanges that were looked at by all routes so far.
+    pub fn topic_nodes_visited(&self) -> u64 {
+        self.topic.nodes_visited
+    }
+
+    fn begin(&mut self) {
+        self.queues.clear();
+        self.exchanges.clear();
+        self.headers = None;
+        self.route += 1;
+    }
+
+    /// Lets an exchange be asked in its turn, unless it was met before.
+    fn meet(&mut self, exchange: ExchangeIndex) {
+        let position = exchange.0 as usize;
+        if self.met.len() <= position {
+            self.met.resize(position + 1, 0);
+        }
+        if self.met[position] != self.route {
+            self.met[position] = self.route;
+            self.exchanges.push(exchange);
+        }
+    }
+}
+
+/// A message, as far as routing looks at it.
+struct Key<'a> {
+    routing_key: &'a [u8],
+    headers: &'a dyn HeaderSource,
+}
+
+impl Topology {
+    /// Finds the queues that a message goes to, and leaves them in `scratch.queues`.
+    ///
+    /// Follows bindings between exchanges, cycles included, and the alternate exchange of every
+    /// exchange on the way that has no binding for the message. The default exchange works only as the
+    /// first: as an alternate exchange it leads nowhere, as in RabbitMQ.
+    ///
+    /// # Errors
+    /// The exchange does not exist, or is internal.
+    pub fn route(
+        &self,
+        vhost: VhostId,
+        exchange: &str,
+        routing_key: &[u8],
+        headers: &dyn HeaderSource,
+        scratch: &mut RouteScratch,
+    ) -> Result<Cacheable, Refusal> {
+        scratch.begin();
+        let first = self
+            .exchange_index(vhost, exchange)
+            .ok_or_else(|| Refusal::no_exchange(exchange, self.vhost_name(vhost)))?;
+        if self.exchange_at(first).info.internal {
+            return Err(Refusal::new(
+                RefusalKind::AccessRefused,
+                format!(
+                    "cannot publish to internal exchange '{exchange}' in vhost '{}'",
+                    self.vhost_name(vhost)
+                ),
+            ));
+        }
+        let key = Key { routing_key, headers };
+        let mut cacheable = true;
+        scratch.meet(first);
+        let mut asked = 0;
+        while let Some(&exchange) = scratch.exchanges.get(asked) {
+            asked += 1;
+            cacheable &= self.ask(vhost, exchange, &key, scratch);
+        }
+        if scratch.queues.len() > 1 {
+            scratch.queues.sort_unstable();
+            scratch.queues.dedup();
+        }
+        Ok(Cacheable(cacheable))
+    }
+
+    /// Adds one exchange's destinations; false if they depend on the headers.
+    fn ask(&self, vhost: VhostId, index: ExchangeIndex, key: &Key<'_>, scratch: &mut RouteScratch) -> bool {
+        let exchange = self.exchange_at(index);
+        if exchange.info.name.is_empty() {
+            let queue = std::str::from_utf8(key.routing_key).ok().and_then(|name| self.queue(vhost, name));
+            scratch.queues.extend(queue.map(|queue| queue.id));
+            return true;
+        }
+        let found = exchange.table.destinations(key, scratch);
+        if !found
+            && let Some(alternate) = exchange.info.alternate().filter(|name| !name.is_empty())
+            && let Some(alternate) = self.exchange_index(vhost, alternate)
+        {
+            scratch.meet(alternate);
+        }
+        !matches!(&exchange.table, RoutingTable::Headers(table) if !table.is_empty())
+    }
+}
+
+/// An exchange's bindings, arranged for its type.
+#[derive(Debug)]
+pub(super) enum RoutingTable {
+    /// By routing key. Clients choose the keys: hence the keyed hash.
+    Direct(HashMap<Box<[u8]>, Bucket>),
+    Fanout(Bucket),
+    Topic(TopicTrie),
+    Headers(HeadersTable),
+}
+
+impl RoutingTable {
+    pub fn new(kind: ExchangeKind) -> RoutingTable {
+        match kind {
+            ExchangeKind::Direct => RoutingTable::Direct(HashMap::new()),
+            ExchangeKind::Fanout => RoutingTable::Fanout(Bucket::default()),
+            ExchangeKind::Topic => RoutingTable::Topic(TopicTrie::new()),
+            ExchangeKind::Headers => RoutingTable::Headers(HeadersTable::default()),
+        }
+    }
+
+    /// Adds a binding and returns its position among those that match alike.
+    pub fn add(&mut self, binding: &BindingSpec, entry: Entry) -> u32 {
+        let key = binding.routing_key.as_bytes();
+        match self {
+            RoutingTable::Direct(keys) => match keys.get_mut(key) {
+                Some(bucket) => bucket.add(entry),
+                None => keys.entry(key.into()).or_default().add(entry),
+            },
+            RoutingTable::Fanout(bucket) => bucket.add(entry),
+            RoutingTable::Topic(trie) => trie.add(key, entry),
+            RoutingTable::Headers(table) => table.add(&binding.arguments, entry),
+        }
+    }
+
+    /// Removes a binding by its position; returns the binding that has that position now, if any.
+    pub fn remove(&mut self, binding: &BindingSpec, position: u32) -> Option<BindingIndex> {
+        let key = binding.routing_key.as_bytes();
+        match self {
+            RoutingTable::Direct(keys) => {
+                let bucket = keys.get_mut(key).expect("a binding stands under its routing key");
+                let moved = bucket.remove(position);
+                if bucket.is_empty() {
+                    keys.remove(key);
+                }
+                moved
+            }
+            RoutingTable::Fanout(bucket) => bucket.remove(position),
+            RoutingTable::Topic(trie) => trie.remove(key, position),
+            RoutingTable::Headers(table) => table.remove(position),
+        }
+    }
+
+    /// Puts the destinations into the scratch; false if there is none.
+    fn destinations(&self, key: &Key<'_>, scratch: &mut RouteScratch) -> bool {
+        let mut found = false;
+        match self {
+            RoutingTable::Direct(keys) => {
+                if let Some(bucket) = keys.get(key.routing_key) {
+                    found = true;
+                    take(bucket, scratch);
+                }
+            }
+            RoutingTable::Fanout(bucket) => {
+                found = !bucket.is_empty();
+                take(bucket, scratch);
+            }
+            RoutingTable::Topic(trie) => {
+                // Taken out for the walk, so that the walk can fill the rest of the scratch.
+                let mut topic = std::mem::take(&mut scratch.topic);
+                trie.matches(key.routing_key, &mut topic, |bucket| {
+                    found = true;
+                    take(bucket, scratch);
+                });
+                scratch.topic = topic;
+            }
+            RoutingTable::Headers(table) if !table.is_empty() => {
+                let headers = scratch.headers.take().unwrap_or_else(|| key.headers.headers());
+                table.matches(&headers, |entry| {
+                    found = true;
+                    take_one(entry, scratch);
+                });
+                scratch.headers = Some(headers);
+            }
+            RoutingTable::Headers(_) => {}
+        }
+        found
+    }
+}
+
+fn take(bucket: &Bucket, scratch: &mut RouteScratch) {
+    for entry in bucket.entries() {
+        take_one(entry, scratch);
+    }
+}
+
+fn take_one(entry: &Entry, scratch: &mut RouteScratch) {
+    match entry.destination {
+        Destination::Queue(queue) => scratch.queues.push(queue),
+        Destination::Exchange(exchange) => scratch.meet(exchange),
+    }
+}

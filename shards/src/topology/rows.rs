@@ -1,0 +1,319 @@
+//! The durable part of the topology as rows of a transactional store.
+//!
+//! Written by the writer's shard. Kept are durable exchanges, durable queues that are not exclusive,
+//! and bindings between two of them; everything else ends with the process and never gets here.
+//!
+//! **Key**, version 1: a byte for the kind of row (`1` exchange, `2` queue, `3` binding), then the
+//! parts that tell rows of the kind apart, each closed by the bytes 0, 1 (a 0 inside a part is written
+//! 0, 255, so that keys sort as their parts do). Exchange and queue: vhost, name. Binding: vhost,
+//! source, `q` or `e`, destination, routing key; then, if it has any, the arguments as MessagePack.
+//!
+//! **Value**: the format's version in one byte ([`FORMAT`]), then a MessagePack map with named fields
+//! that repeats what the key says. Where a queue lives is not stored: it depends on the cores of the
+//! machine and is decided anew at every start.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{BindingSpec, DestinationKind, ExchangeInfo, ExchangeKind, QueueInfo};
+use crate::Arguments;
+
+/// The version of the values' format, in their first byte.
+pub const FORMAT: u8 = 1;
+
+const EXCHANGE: u8 = b'1';
+const QUEUE: u8 = b'2';
+const BINDING: u8 = b'3';
+
+/// One write to the store: a row put or, without a value, removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreWrite {
+    pub key: Vec<u8>,
+    pub value: Option<Vec<u8>>,
+}
+
+/// The stored topology cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// Neither exchange, queue nor binding.
+    #[error(
+        "stored topology: row '{key}' is of a kind that this version does not know; start the version that wrote it"
+    )]
+    UnknownKind { key: String },
+    /// Written by a later version.
+    #[error(
+        "stored topology: row '{key}' has format {format}, this version reads {FORMAT}; start the version that wrote it"
+    )]
+    UnknownFormat { key: String, format: u8 },
+    /// The bytes are not a row.
+    #[error("stored topology: row '{key}' is damaged ({reason}); restore the topology store from a backup")]
+    Damaged { key: String, reason: String },
+    /// Shards numbered beyond what a queue's id can hold, or none.
+    #[error("a broker has 1 to {max} shards, not {shards}", max = crate::limits::SHARDS_MAX)]
+    Shards { shards: usize },
+}
+
+/// A stored exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ExchangeRow {
+    pub vhost: String,
+    pub name: String,
+    pub kind: ExchangeKind,
+    pub auto_delete: bool,
+    pub internal: bool,
+    pub arguments: Arguments,
+}
+
+/// A stored queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct QueueRow {
+    pub vhost: String,
+    pub name: String,
+    pub auto_delete: bool,
+    pub arguments: Arguments,
+}
+
+/// A stored binding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct BindingRow {
+    pub vhost: String,
+    pub binding: BindingSpec,
+}
+
+/// Any row.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Row {
+    Exchange(ExchangeRow),
+    Queue(QueueRow),
+    Binding(BindingRow),
+}
+
+pub(super) fn exchange_key(vhost: &str, name: &str) -> Vec<u8> {
+    key(EXCHANGE, &[vhost.as_bytes(), name.as_bytes()])
+}
+
+pub(super) fn queue_key(vhost: &str, name: &str) -> Vec<u8> {
+    key(QUEUE, &[vhost.as_bytes(), name.as_bytes()])
+}
+
+/// Two bindings are the same exactly if their keys are.
+pub(super) fn binding_key(vhost: &str, binding: &BindingSpec) -> Vec<u8> {
+    let kind = match binding.kind {
+        DestinationKind::Queue => b"q",
+        DestinationKind::Exchange => b"e",
+    };
+    let mut key = key(
+        BINDING,
+        &[
+            vhost.as_bytes(),
+            binding.source.as_bytes(),
+            kind,
+            binding.destination.as_bytes(),
+            binding.routing_key.as_bytes(),
+        ],
+    );
+    if !binding.arguments.is_empty() {
+        rmp_serde::encode::write_named(&mut key, &binding.arguments).expect("arguments are plain values");
+    }
+    key
+}
+
+pub(super) fn put_exchange(vhost: &str, info: &ExchangeInfo) -> StoreWrite {
+    let row = ExchangeRow {
+        vhost: vhost.to_owned(),
+        name: info.name.to_string(),
+        kind: info.kind,
+        auto_delete: info.auto_delete,
+        internal: info.internal,
+        arguments: info.arguments.clone(),
+    };
+    StoreWrite { key: exchange_key(vhost, &info.name), value: Some(encode(&row)) }
+}
+
+pub(super) fn put_queue(vhost: &str, info: &QueueInfo) -> StoreWrite {
+    let row = QueueRow {
+        vhost: vhost.to_owned(),
+        name: info.name.to_string(),
+        auto_delete: info.auto_delete,
+        arguments: info.arguments.clone(),
+    };
+    StoreWrite { key: queue_key(vhost, &info.name), value: Some(encode(&row)) }
+}
+
+pub(super) fn put_binding(vhost: &str, binding: &Arc<BindingSpec>) -> StoreWrite {
+    let row = BindingRow { vhost: vhost.to_owned(), binding: BindingSpec::clone(binding) };
+    StoreWrite { key: binding_key(vhost, binding), value: Some(encode(&row)) }
+}
+
+pub(super) fn remove(key: Vec<u8>) -> StoreWrite {
+    StoreWrite { key, value: None }
+}
+
+/// Reads a row back.
+///
+/// # Errors
+/// The key's kind or the value's format is unknown, or the value does not read as what the key says.
+pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Row, TopologyError> {
+    let (row, key_of_row) = match key.first() {
+        Some(&EXCHANGE) => {
+            let row: ExchangeRow = decode_value(key, value)?;
+            let key = exchange_key(&row.vhost, &row.name);
+            (Row::Exchange(row), key)
+        }
+        Some(&QUEUE) => {
+            let row: QueueRow = decode_value(key, value)?;
+            let key = queue_key(&row.vhost, &row.name);
+            (Row::Queue(row), key)
+        }
+        Some(&BINDING) => {
+            let row: BindingRow = decode_value(key, value)?;
+            let key = binding_key(&row.vhost, &row.binding);
+            (Row::Binding(row), key)
+        }
+        _ => return Err(TopologyError::UnknownKind { key: printable(key) }),
+    };
+    match key_of_row == key {
+        true => Ok(row),
+        false => Err(damaged(key, "the value belongs to another key")),
+    }
+}
+
+pub(super) fn damaged(key: &[u8], reason: &str) -> TopologyError {
+    TopologyError::Damaged { key: printable(key), reason: reason.to_owned() }
+}
+
+fn key(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = vec![kind];
+    for part in parts {
+        for &byte in *part {
+            key.push(byte);
+            if byte == 0 {
+                key.push(255);
+            }
+        }
+        key.extend([0, 1]);
+    }
+    key
+}
+
+fn encode<T: Serialize>(row: &T) -> Vec<u8> {
+    let mut value = vec![FORMAT];
+    rmp_serde::encode::write_named(&mut value, row).expect("rows are plain values");
+    value
+}
+
+fn decode_value<T: DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, TopologyError> {
+    let (&format, body) = value.split_first().ok_or_else(|| damaged(key, "empty value"))?;
+    if format != FORMAT {
+        return Err(TopologyError::UnknownFormat { key: printable(key), format });
+    }
+    rmp_serde::from_slice(body).map_err(|error| damaged(key, &error.to_string()))
+}
+
+fn printable(key: &[u8]) -> String {
+    key.escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Writer;
+    use super::*;
+    use crate::Value;
+
+    fn restore(rows: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Writer, TopologyError> {
+        Writer::restore(1, rows, "/", fastrand::Rng::with_seed(1)).map(|(writer, _)| writer)
+    }
+
+    fn queue_row() -> (Vec<u8>, Vec<u8>) {
+        let row = QueueRow {
+            vhost: "/".into(),
+            name: "q".into(),
+            auto_delete: false,
+            arguments: [("x-expires".to_owned(), Value::I32(5))].into(),
+        };
+        (queue_key("/", "q"), encode(&row))
+    }
+
+    #[test]
+    fn version_1_of_the_format_stays_as_it_is() {
+        // Frozen: rows that were written once must be read for ever.
+        let (key, value) = queue_row();
+        assert_eq!(key.escape_ascii().to_string(), "2/\\x00\\x01q\\x00\\x01");
+        assert_eq!(
+            value.escape_ascii().to_string(),
+            "\\x01\\x84\\xa5vhost\\xa1/\\xa4name\\xa1q\\xabauto_delete\\xc2\\xa9arguments\\x81\\xa9x-expires\\x81\\xa3I32\\x05"
+        );
+        assert!(restore(vec![(key, value)]).is_ok());
+    }
+
+    #[test]
+    fn keys_sort_as_their_parts_do_and_never_coincide() {
+        let names = ["", "\0", "\0\x01", "\0a", "\x01", "a", "a\0", "ab"];
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for vhost in names {
+            keys.extend(names.iter().map(|name| queue_key(vhost, name)));
+        }
+        assert!(keys.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn a_damaged_row_is_named() {
+        let (key, value) = queue_row();
+        let text = |row| restore(vec![row]).unwrap_err().to_string();
+        let name = "'2/\\x00\\x01q\\x00\\x01'";
+        for damaged in [value[..value.len() - 1].to_vec(), Vec::new()] {
+            let text = text((key.clone(), damaged));
+            assert!(text.contains(name) && text.contains("damaged"), "{text}");
+        }
+        let mut later = value.clone();
+        later[0] = 9;
+        let later = text((key.clone(), later));
+        assert!(later.contains(name) && later.contains("format 9"), "{later}");
+        let moved = text((queue_key("/", "r"), value));
+        assert!(moved.contains("another key"), "{moved}");
+        assert!(text((b"?x".to_vec(), Vec::new())).contains("'?x'"));
+    }
+
+    #[test]
+    fn a_binding_to_nothing_is_damage() {
+        let binding = Arc::new(BindingSpec {
+            source: "amq.direct".into(),
+            destination: "q".into(),
+            kind: DestinationKind::Queue,
+            routing_key: String::new(),
+            arguments: Arguments::new(),
+        });
+        let StoreWrite { key, value } = put_binding("/", &binding);
+        let row = (key, value.unwrap());
+        assert!(matches!(restore(vec![row.clone()]), Err(TopologyError::Damaged { .. })));
+        let writer = restore(vec![row, queue_row()]).unwrap();
+        assert_eq!(writer.topology().bindings().count(), 1, "rows come in any order");
+    }
+
+    #[test]
+    fn rows_of_another_vhost_bring_it_along() {
+        let row = QueueRow {
+            vhost: "other".into(),
+            name: "q".into(),
+            auto_delete: false,
+            arguments: Arguments::new(),
+        };
+        let writer = restore(vec![(queue_key("other", "q"), encode(&row))]).unwrap();
+        let topology = writer.topology();
+        assert_eq!(topology.vhost("/"), Some(crate::VhostId(0)));
+        let other = topology.vhost("other").unwrap();
+        assert!(topology.queue(other, "q").is_some() && topology.exchange(other, "amq.topic").is_some());
+    }
+
+    #[test]
+    fn a_broker_has_shards() {
+        for shards in [0, crate::limits::SHARDS_MAX + 1] {
+            let refused = Writer::restore(shards, [], "/", fastrand::Rng::with_seed(1));
+            assert!(matches!(refused, Err(TopologyError::Shards { .. })));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Field tables: checked before anything recursive reads them, and converted to the kernel's values.
+
+use amq_protocol::types::{AMQPValue, FieldTable};
+use lepus_shards::{Arguments, Value};
+
+use super::limits::TABLE_DEPTH_MAX;
+
+/// A table, or what claims to be one, that cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed;
+
+/// Checks the table at the start of `bytes` (its length in front) and gives the bytes behind it.
+///
+/// # Errors
+/// When a length leads outside, a type is unknown, or the nesting is deeper than [`TABLE_DEPTH_MAX`].
+pub fn check_table(bytes: &[u8]) -> Result<&[u8], Malformed> {
+    check_nested(bytes, 0, true)
+}
+
+fn check_nested(bytes: &[u8], depth: usize, table: bool) -> Result<&[u8], Malformed> {
+    if depth > TABLE_DEPTH_MAX {
+        return Err(Malformed);
+    }
+    let (mut inside, rest) = long(bytes)?;
+    while !inside.is_empty() {
+        if table {
+            inside = short(inside)?.1;
+        }
+        inside = check_value(inside, depth)?;
+    }
+    Ok(rest)
+}
+
+/// Passes over one value, its type in front.
+fn check_value(bytes: &[u8], depth: usize) -> Result<&[u8], Malformed> {
+    let (kind, value) = bytes.split_first().ok_or(Malformed)?;
+    match kind {
+        b'V' => Ok(value),
+        b't' | b'b' | b'B' => skip(value, 1),
+        b's' | b'u' | b'U' => skip(value, 2),
+        b'I' | b'i' | b'f' => skip(value, 4),
+        b'D' => skip(value, 5),
+        b'l' | b'L' | b'd' | b'T' => skip(value, 8),
+        b'S' | b'x' => Ok(long(value)?.1),
+        b'A' => check_nested(value, depth + 1, false),
+        b'F' => check_nested(value, depth + 1, true),
+        _ => Err(Malformed),
+    }
+}
+
+/// Whether a well-formed table (its length in front) has this name on its outermost level.
+pub fn has_name(table: &[u8], wanted: &[u8]) -> bool {
+    let Ok((mut inside, _)) = long(table) else { return false };
+    while !inside.is_empty() {
+        let Ok((name, value)) = short(inside) else { return false };
+        if name == wanted {
+            return true;
+        }
+        let Ok(rest) = check_value(value, 0) else { return false };
+        inside = rest;
+    }
+    false
+}
+
+/// Passes over `count` bytes.
+pub fn skip(bytes: &[u8], count: usize) -> Result<&[u8], Malformed> {
+    bytes.get(count..).ok_or(Malformed)
+}
+
+/// A short string at the start of `bytes`, and what follows it.
+pub fn short(bytes: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let (&len, rest) = bytes.split_first().ok_or(Malformed)?;
+    rest.split_at_checked(usize::from(len)).ok_or(Malformed)
+}
+
+fn long(bytes: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let (len, rest) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
+    rest.split_at_checked(u32::from_be_bytes(*len) as usize).ok_or(Malformed)
+}
+
+/// A table as the kernel has it: every type and width kept.
+pub fn to_arguments(table: &FieldTable) -> Arguments {
+    table.inner().iter().map(|(name, value)| (name.as_str().to_owned(), to_value(value))).collect()
+}
+
+fn to_value(value: &AMQPValue) -> Value {
+    match value {
+        AMQPValue::Boolean(v) => Value::Bool(*v),
+        AMQPValue::ShortShortInt(v) => Value::I8(*v),
+        AMQPValue::ShortShortUInt(v) => Value::U8(*v),
+        AMQPValue::ShortInt(v) => Value::I16(*v),
+        AMQPValue::ShortUInt(v) => Value::U16(*v),
+        AMQPValue::LongInt(v) => Value::I32(*v),
+        AMQPValue::LongUInt(v) => Value::U32(*v),
+        AMQPValue::LongLongInt(v) => Value::I64(*v),
+        AMQPValue::Float(v) => Value::F32(*v),
+        AMQPValue::Double(v) => Value::F64(*v),
+        AMQPValue::DecimalValue(v) => Value::Decimal(v.scale, v.value),
+        AMQPValue::ShortString(v) => Value::LongString(v.as_str().as_bytes().to_vec()),
+        AMQPValue::LongString(v) => Value::LongString(v.as_bytes().to_vec()),
+        AMQPValue::FieldArray(v) => Value::Array(v.as_slice().iter().map(to_value).collect()),
+        AMQPValue::Timestamp(v) => Value::Timestamp(*v),
+        AMQPValue::FieldTable(v) => Value::Table(to_arguments(v)),
+        AMQPValue::ByteArray(v) => Value::Bytes(v.as_slice().to_vec()),
+        AMQPValue::Void => Value::Void,
+    }
+}

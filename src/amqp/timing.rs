@@ -1,0 +1,85 @@
+//! Heartbeats, dead peers, and everything that must be done by a certain time.
+//!
+//! Connections are looked at in turn, a few at each tick, each about twice a second: no timer of its
+//! own, and no burst of work for many connections at once.
+
+use lepus_shards::shard::Shard;
+
+use super::codec::HEARTBEAT_FRAME;
+use super::front::HasFront;
+use super::peer::{Peer, Phase};
+use super::session;
+
+/// How long one look at all connections takes, in milliseconds.
+const SWEEP_MS: u64 = 500;
+
+enum Due {
+    Nothing,
+    Heartbeat,
+    /// The client is gone, does not read, or has not done in time what it must.
+    Cut(&'static str),
+}
+
+/// To be called often, at most every 10 ms and at least every 100 ms; milliseconds since any moment.
+pub fn tick<E: HasFront>(shard: &mut Shard, fx: &mut E, now_ms: u64) {
+    let front = fx.front();
+    let passed_ms = now_ms.saturating_sub(front.now_ms).max(1);
+    front.now_ms = front.now_ms.max(now_ms);
+    let slots = front.peers.capacity().max(1);
+    let count = (slots as u64 * passed_ms).div_ceil(SWEEP_MS).min(slots as u64) as usize;
+    let from = front.sweep_from;
+    front.sweep_from = (from + count) % slots;
+    for index in from..from + count {
+        let slot = (index % slots) as u32;
+        let stall_ms = fx.front().config.write_stall_timeout_ms;
+        let wants_input = match fx.front().peers.contains(slot as usize) {
+            true => fx.front().wants_input(slot),
+            false => continue,
+        };
+        match look(fx.front().peer(slot), now_ms, stall_ms, wants_input) {
+            Due::Nothing => {}
+            Due::Heartbeat => fx.front().out(slot).extend_from_slice(&HEARTBEAT_FRAME),
+            Due::Cut(why) => {
+                tracing::info!(slot, why, "connection cut off");
+                session::cut(shard, fx, slot);
+            }
+        }
+    }
+}
+
+fn look(peer: &mut Peer, now_ms: u64, stall_ms: u64, wants_input: bool) -> Due {
+    if peer.phase == Phase::Dead {
+        return Due::Nothing;
+    }
+    if peer.deadline_ms.is_some_and(|deadline_ms| deadline_ms <= now_ms) {
+        return Due::Cut("it took too long to shake hands or to close");
+    }
+    if peer.output.pending().is_empty() {
+        peer.stall = None;
+    } else {
+        let written = peer.output.written();
+        match peer.stall {
+            Some((then, since_ms)) if then == written => {
+                if now_ms - since_ms >= stall_ms {
+                    return Due::Cut("it does not read");
+                }
+            }
+            _ => peer.stall = Some((written, now_ms)),
+        }
+    }
+    if peer.heartbeat_ms == 0 || !peer.is_running() {
+        return Due::Nothing;
+    }
+    // One that is not read cannot show that it lives.
+    if wants_input && now_ms.saturating_sub(peer.last_read_ms) >= 2 * peer.heartbeat_ms {
+        return Due::Cut("no heartbeat for two intervals");
+    }
+    if !wants_input {
+        peer.last_read_ms = now_ms;
+    }
+    let quiet_ms = now_ms.saturating_sub(peer.last_write_ms);
+    if quiet_ms >= peer.heartbeat_ms / 2 && peer.output.pending().is_empty() {
+        return Due::Heartbeat;
+    }
+    Due::Nothing
+}

@@ -1,0 +1,140 @@
+//! AMQP 0-9-1 on the server.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lepus_shards::ConnectionId;
+use lepus_shards::runtime::{Placement, ShardOptions};
+use lepus_shards::shard::Shard;
+use lepus_shards::topology::Writer;
+
+use super::broker::{Broker, ServerError};
+use super::protocol::{Disposition, Protocol};
+use super::surroundings::Surroundings;
+use crate::amqp::{self, Credentials, Front, FrontConfig, HasFront};
+use crate::boot::ServerPlan;
+use crate::config::Settings;
+
+/// Runs the broker as planned, with AMQP on all its listening sockets, until it has been asked to
+/// stop and has drained.
+///
+/// # Errors
+/// [`ServerError`]; before [`ServerPlan::on_ready`] was called, nothing has been served.
+pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
+    let settings = plan.settings;
+    let (writer, changes) =
+        Writer::restore(plan.cpus.len(), plan.rows, &settings.default_vhost, fastrand::Rng::new())?;
+    let broker = Broker {
+        shards: plan.cpus.into_iter().map(Placement::Cpu).collect(),
+        options: ShardOptions {
+            preempt_timer: Duration::from_micros(settings.preempt_timer_us),
+            spin_before_park: Duration::from_micros(settings.spin_before_park_us),
+            ..ShardOptions::default()
+        },
+        listeners: plan.listeners,
+        changes,
+        writer,
+        store: plan.store,
+        // Only to tell neighbouring starts apart.
+        epoch: plan.boot_epoch as u32,
+        memory_per_shard_bytes: settings.memory_per_shard_bytes,
+        write_stall_timeout_ms: settings.write_stall_timeout_ms,
+        shutdown: plan.shutdown,
+        on_ready: plan.on_ready,
+    };
+    let authenticate = Arc::new(Credentials {
+        user: settings.default_user.clone(),
+        password: settings.default_pass.clone(),
+        loopback_users: settings.loopback_users.clone(),
+    });
+    broker.run(move |_| Front::new(front_config(&settings, authenticate)))
+}
+
+fn front_config(settings: &Settings, authenticate: Arc<Credentials>) -> FrontConfig {
+    FrontConfig {
+        channel_max: settings.channel_max,
+        frame_max: settings.frame_max_bytes,
+        heartbeat_s: settings.heartbeat_s,
+        max_message_bytes: settings.max_message_bytes,
+        handshake_timeout_ms: settings.handshake_timeout_ms,
+        write_stall_timeout_ms: settings.write_stall_timeout_ms,
+        // Half-received bodies get a quarter of what messages may take, or else the largest one.
+        assembly_budget_bytes: (settings.memory_per_shard_bytes / 4).max(settings.max_message_bytes),
+        product: settings.product.clone(),
+        version: settings.version.clone(),
+        cluster_name: cluster_name(),
+        authenticate,
+    }
+}
+
+/// `lepus@` and the host's name, as tools expect a cluster of one node to be called.
+fn cluster_name() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match host.trim() {
+        "" => "lepus".to_owned(),
+        host => format!("lepus@{host}"),
+    }
+}
+
+impl HasFront for Surroundings<Front> {
+    fn front(&mut self) -> &mut Front {
+        &mut self.front
+    }
+}
+
+impl Protocol for Front {
+    fn accept(&mut self, peer: SocketAddr, now_ms: u64) -> u32 {
+        Front::accept(self, peer, now_ms)
+    }
+
+    fn receive(shard: &mut Shard, around: &mut Surroundings<Front>, slot: u32, bytes: &[u8]) {
+        amqp::receive(shard, around, slot, bytes);
+    }
+
+    fn resume(shard: &mut Shard, around: &mut Surroundings<Front>) {
+        amqp::resume(shard, around);
+    }
+
+    fn disconnected(shard: &mut Shard, around: &mut Surroundings<Front>, slot: u32) {
+        amqp::disconnected(shard, around, slot);
+    }
+
+    fn tick(shard: &mut Shard, around: &mut Surroundings<Front>, now_ms: u64) {
+        amqp::tick(shard, around, now_ms);
+    }
+
+    fn shutdown(shard: &mut Shard, around: &mut Surroundings<Front>, reason: &str) {
+        amqp::shutdown(shard, around, reason);
+    }
+
+    fn pending(&mut self, slot: u32) -> &[u8] {
+        self.output(slot).pending()
+    }
+
+    fn written(&mut self, slot: u32, count: usize) {
+        self.output(slot).advance(count);
+        self.wrote(slot);
+    }
+
+    fn next_dirty(&mut self) -> Option<u32> {
+        Front::next_dirty(self)
+    }
+
+    fn disposition(&self, slot: u32) -> Disposition {
+        match Front::disposition(self, slot) {
+            amqp::Disposition::Open => Disposition::Keep,
+            amqp::Disposition::FlushThenClose => Disposition::CloseWhenWritten,
+            amqp::Disposition::CloseNow => Disposition::CloseNow,
+        }
+    }
+
+    fn wants_input(&self, slot: u32) -> bool {
+        Front::wants_input(self, slot)
+    }
+
+    fn connection_id(&self, slot: u32) -> Option<ConnectionId> {
+        Front::connection_id(self, slot)
+    }
+}

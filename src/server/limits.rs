@@ -1,0 +1,37 @@
+//! Bounds of the server: sockets, turns, and the way between them and the shard.
+
+use std::time::Duration;
+
+/// The buffer that all sockets of a shard are read into, one at a time.
+pub const READ_BUFFER_BYTES: usize = 256 * 1024;
+
+/// Batches for one peer and lane that may wait for room in its ring before sockets that fill it are
+/// not read any more. Each is at most a little over `BATCH_BYTES_MAX`.
+pub const OUTBOX_BATCHES_MAX: usize = 4;
+
+/// Emptied batches that a shard keeps for filling again.
+pub const SPARE_BATCHES_MAX: usize = 16;
+
+/// Accepted connections on their way to one shard.
+pub const HANDOVERS_MAX: usize = 256;
+
+/// How often the clock's work is looked at while a shard is busy, and while nothing has happened.
+pub const TICK_BUSY: Duration = Duration::from_millis(10);
+/// See [`TICK_BUSY`].
+pub const TICK_IDLE: Duration = Duration::from_millis(100);
+
+/// How long a connection that has been sent its close may take to read it and end its side: closing
+/// the socket over unread input would reset it and could lose the close frame on its way.
+pub const LINGER_MS: u64 = 2_000;
+
+/// How long all connections together may take to end when the broker stops. Within the 10 s that an
+/// operator waits for a drain.
+pub const DRAIN_MS: u64 = 8_000;
+
+/// First and longest pause of accepting after the process ran out of descriptors or memory.
+pub const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
+/// See [`ACCEPT_PAUSE_MIN`].
+pub const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+const _: () = assert!(LINGER_MS < DRAIN_MS, "a lingering client does not use the drain up");
+const _: () = assert!(TICK_BUSY.as_millis() < TICK_IDLE.as_millis());

@@ -1,0 +1,35 @@
+//! The broker at work: shards on their threads, sockets on shards.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `protocol` | what the server needs of a protocol |
+//! | `amqp` | that AMQP is one; [`run`] |
+//! | `broker` | making the shards, their ways to each other, and waiting for their end |
+//! | `worker` | one shard's thread: reading, turns, writing |
+//! | `connection` | one client connection's tasks |
+//! | `accept` | accepting, and handing to shards |
+//! | `surroundings` | what a shard has effects on: connections, outboxes, log, store |
+//! | `outboxes` | batches on their way to other shards |
+//! | `store` | the topology store on its shard |
+//! | `drain` | how the broker stops |
+#![forbid(unsafe_code)]
+
+mod accept;
+mod amqp;
+mod broker;
+mod connection;
+mod drain;
+pub mod limits;
+mod outboxes;
+pub mod protocol;
+mod store;
+mod surroundings;
+mod worker;
+
+pub use amqp::run;
+pub use broker::{Broker, ServerError};
+pub use protocol::{Disposition, Protocol};
+pub use surroundings::Surroundings;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Everything around a shard that it has effects on: the protocol's connections, the ways to other
+//! shards, the log, the topology store. One for each shard, on its thread.
+
+use lepus_shards::ledger::Position;
+use lepus_shards::message::MessageView;
+use lepus_shards::shard::{Address, Backplane, Batch, FrontEnd, Lane, LogSequence, Reply};
+use lepus_shards::topology::StoreWrite;
+use lepus_shards::{ConsumerId, DeliveryTag, QueueId, ShardId};
+
+use super::outboxes::Outboxes;
+use super::store::Persistence;
+
+/// What a shard sees of the world.
+#[derive(Debug)]
+pub struct Surroundings<P> {
+    /// The protocol with its connections.
+    pub front: P,
+    /// Batches for other shards.
+    pub outboxes: Outboxes,
+    /// Messages live in memory: an appended one is as durable as it gets at the end of the turn.
+    pub(super) appended: LogSequence,
+    /// On the shard that writes topology.
+    pub(super) persistence: Option<Persistence>,
+}
+
+impl<P> Surroundings<P> {
+    /// For one of this many shards.
+    pub fn new(front: P, shards: usize, persistence: Option<Persistence>) -> Surroundings<P> {
+        Surroundings { front, outboxes: Outboxes::new(shards), appended: 0, persistence }
+    }
+}
+
+impl<P> Backplane for Surroundings<P> {
+    fn outgoing(&mut self, to: ShardId, lane: Lane) -> &mut Batch {
+        self.outboxes.outgoing(to, lane)
+    }
+
+    fn append(&mut self, _message: &MessageView<'_>, _entries: &[(QueueId, Position)]) -> LogSequence {
+        self.appended += 1;
+        self.appended
+    }
+
+    fn settled(&mut self, _sequence: LogSequence, _queue: QueueId, _position: Position) {}
+
+    fn persist(&mut self, version: u64, writes: Vec<StoreWrite>) {
+        self.persistence
+            .as_mut()
+            .expect("only the shard that writes topology persists")
+            .persist(version, writes);
+    }
+}
+
+impl<P: FrontEnd> FrontEnd for Surroundings<P> {
+    fn deliver(
+        &mut self,
+        to: Address,
+        consumer: ConsumerId,
+        tag: DeliveryTag,
+        redelivered: bool,
+        message: MessageView<'_>,
+    ) {
+        self.front.deliver(to, consumer, tag, redelivered, message);
+    }
+
+    fn got(
+        &mut self,
+        to: Address,
+        tag: DeliveryTag,
+        redelivered: bool,
+        remaining: u64,
+        message: MessageView<'_>,
+    ) {
+        self.front.got(to, tag, redelivered, remaining, message);
+    }
+
+    fn reply(&mut self, to: Address, reply: Reply) {
+        self.front.reply(to, reply);
+    }
+
+    fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
+        self.front.confirm(to, first, last, accepted);
+    }
+
+    fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
+        self.front.consumer_cancelled(to, consumer);
+    }
+
+    fn publishing_blocked(&mut self, blocked: bool) {
+        self.front.publishing_blocked(blocked);
+    }
+}

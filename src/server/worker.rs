@@ -1,0 +1,446 @@
+//! What one shard's thread does: reads sockets into the protocol, and turn by turn carries batches,
+//! confirms and output to where they belong.
+//!
+//! Many reading tasks run between two turns; a turn then sends what they all have caused, in one batch
+//! for each peer and one write for each connection. That is all the batching there is: it grows with
+//! the load and needs no timer.
+//!
+//! The worker stands in a `RefCell` that no task holds over an await. Nothing in here awaits.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use lepus_shards::mesh::MeshPort;
+use lepus_shards::runtime::{Listener, Notify, Socket};
+use lepus_shards::shard::{Batch, LogSequence, Shard};
+use tracing::{debug, error};
+
+use super::connection::{AfterRead, Connection, Phase};
+use super::drain::Drain;
+use super::limits::{LINGER_MS, READ_BUFFER_BYTES};
+use super::protocol::{Disposition, Protocol};
+use super::surroundings::Surroundings;
+
+/// A shard's worker and the wake-up of its pump, for all tasks of the shard.
+pub(super) struct Home<P> {
+    pub worker: RefCell<Worker<P>>,
+    pub wake: Rc<Notify>,
+}
+
+/// An accepted connection on its way to its shard.
+pub(super) type Handover = (TcpStream, SocketAddr);
+
+/// What a worker is made of.
+pub(super) struct WorkerParts<P> {
+    pub shard: Shard,
+    pub surroundings: Surroundings<P>,
+    pub port: MeshPort<Batch>,
+    pub handovers: rtrb::Consumer<Handover>,
+    /// Time zero of all shards.
+    pub started: Instant,
+    pub write_stall_timeout_ms: u64,
+    /// Connections of the whole broker.
+    pub open: Arc<AtomicUsize>,
+    pub drain: Drain,
+}
+
+/// What a turn leaves to be done by tasks.
+#[derive(Default)]
+pub(super) struct Turn {
+    /// There is more to do right now.
+    pub again: bool,
+    /// New connections, to be read.
+    pub arrived: Vec<Rc<Connection>>,
+    /// Connections whose sockets take no more output for now.
+    pub write_blocked: Vec<Rc<Connection>>,
+    /// The broker has stopped.
+    pub ended: bool,
+}
+
+/// See the module.
+pub(super) struct Worker<P> {
+    shard: Shard,
+    around: Surroundings<P>,
+    port: MeshPort<Batch>,
+    handovers: rtrb::Consumer<Handover>,
+    wake: Rc<Notify>,
+    started: Instant,
+    write_stall_timeout_ms: u64,
+    open: Arc<AtomicUsize>,
+    drain: Drain,
+    /// By slot.
+    connections: Vec<Option<Rc<Connection>>>,
+    connected: usize,
+    /// One for all sockets of the shard.
+    read_buffer: Box<[u8]>,
+    committed: LogSequence,
+    /// Connections to be written in the next turn; the buffer is used again.
+    dirty: Vec<u32>,
+    /// Connections whose reading task waits to be resumed.
+    paused: Vec<Rc<Connection>>,
+    /// Connections that have, or had, a deadline.
+    watched: Vec<Rc<Connection>>,
+    /// Listening sockets, to be closed when the broker stops. On the accepting shard.
+    listeners: Vec<Rc<Listener>>,
+    /// Something has happened since the last tick.
+    active: bool,
+    /// The clock's work was too much for one step.
+    more_due: bool,
+}
+
+impl<P: Protocol> Home<P> {
+    pub fn new(parts: WorkerParts<P>) -> Rc<Home<P>> {
+        let wake = Rc::new(Notify::new());
+        let worker = Worker {
+            shard: parts.shard,
+            around: parts.surroundings,
+            port: parts.port,
+            handovers: parts.handovers,
+            wake: Rc::clone(&wake),
+            started: parts.started,
+            write_stall_timeout_ms: parts.write_stall_timeout_ms,
+            open: parts.open,
+            drain: parts.drain,
+            connections: Vec::new(),
+            connected: 0,
+            read_buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
+            committed: 0,
+            dirty: Vec::new(),
+            paused: Vec::new(),
+            watched: Vec::new(),
+            listeners: Vec::new(),
+            active: false,
+            more_due: false,
+        };
+        Rc::new(Home { worker: RefCell::new(worker), wake })
+    }
+}
+
+impl<P: Protocol> Worker<P> {
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// One turn: everything that has come in since the last one goes where it belongs.
+    pub fn turn(&mut self) -> Turn {
+        self.wake.clear();
+        let mut turn = Turn::default();
+        self.shard.set_time(self.now_ms());
+        self.take_handovers(&mut turn);
+        let Worker { port, shard, around, .. } = self;
+        let drained = port.drain(|from, _, batch| shard.receive_batch(around, from, batch));
+        self.active |= drained > 0;
+        self.take_persisted();
+        self.stop_when_asked();
+        if self.more_due {
+            self.more_due = self.shard.tick(&mut self.around);
+        }
+        P::resume(&mut self.shard, &mut self.around);
+        if self.around.appended > self.committed {
+            self.committed = self.around.appended;
+            self.shard.committed(&mut self.around, self.committed);
+        }
+        self.shard.end_turn(&mut self.around);
+        self.write_dirty(&mut turn);
+        self.unpause();
+        self.around.outboxes.send(&mut self.port);
+        turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals();
+        turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty());
+        turn
+    }
+
+    /// Whether the pump may sleep; if so, whoever has something for this shard wakes it.
+    pub fn try_park(&mut self) -> bool {
+        let outboxes = &self.around.outboxes;
+        self.port.try_park(|port| outboxes.can_send(port))
+    }
+
+    /// The pump is awake.
+    pub fn unpark(&mut self) {
+        self.port.unpark();
+    }
+
+    /// What is due by the clock. Returns whether the shard was busy since the last time.
+    pub fn tick(&mut self) -> bool {
+        let now_ms = self.now_ms();
+        self.shard.set_time(now_ms);
+        P::tick(&mut self.shard, &mut self.around, now_ms);
+        self.more_due |= self.shard.tick(&mut self.around);
+        self.cut_off_late(now_ms);
+        if self.drain.is_overdue() {
+            let all: Vec<_> = self.connections.iter().flatten().cloned().collect();
+            all.iter().for_each(|connection| self.cut_off(connection));
+        }
+        std::mem::take(&mut self.active)
+    }
+
+    /// Listening sockets to be closed when the broker stops.
+    pub fn add_listener(&mut self, listener: Rc<Listener>) {
+        self.listeners.push(listener);
+    }
+
+    /// Whether the broker is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.drain.is_stopping()
+    }
+
+    fn stop_when_asked(&mut self) {
+        if self.drain.begin_when_asked() {
+            self.listeners.drain(..).for_each(|listener| listener.stop());
+            P::shutdown(&mut self.shard, &mut self.around, "broker is shutting down");
+        }
+    }
+
+    fn take_persisted(&mut self) {
+        let Some(persistence) = &mut self.around.persistence else { return };
+        let mut versions = Vec::new();
+        let failed = loop {
+            match persistence.persisted() {
+                Ok(Some(version)) => versions.push(version),
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        for version in versions {
+            self.shard.persisted(&mut self.around, version);
+        }
+        if let Some(error) = failed {
+            self.drain.fail(error.to_string());
+        }
+    }
+
+    fn take_handovers(&mut self, turn: &mut Turn) {
+        while let Ok((stream, peer)) = self.handovers.pop() {
+            if self.drain.is_stopping() {
+                continue;
+            }
+            match self.adopt(stream, peer) {
+                Ok(connection) => turn.arrived.push(connection),
+                Err(error) => debug!(%peer, %error, "a connection was gone before it was taken over"),
+            }
+        }
+    }
+
+    fn adopt(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<Rc<Connection>> {
+        let socket = Socket::adopt(stream)?;
+        let slot = self.around.front.accept(peer, self.now_ms());
+        let connection = Rc::new(Connection::new(slot, socket));
+        let index = slot as usize;
+        if self.connections.len() <= index {
+            self.connections.resize(index + 1, None);
+        }
+        let former = self.connections[index].replace(Rc::clone(&connection));
+        assert!(former.is_none(), "the protocol gives a slot to one connection at a time");
+        self.connected += 1;
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    /// Reads once, into the protocol.
+    pub fn read(&mut self, connection: &Rc<Connection>) -> AfterRead {
+        let slot = connection.slot;
+        match connection.phase.get() {
+            Phase::Closed => return AfterRead::End,
+            Phase::Lingering => return self.discard(connection),
+            Phase::Open if self.around.front.disposition(slot) != Disposition::Keep => {
+                return self.discard(connection);
+            }
+            Phase::Open => {}
+        }
+        if !self.may_read(connection) {
+            self.paused.push(Rc::clone(connection));
+            return AfterRead::Pause;
+        }
+        let count = match connection.socket.try_read(&mut self.read_buffer) {
+            Ok(0) => return AfterRead::End,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return AfterRead::Wait,
+            Err(error) => {
+                debug!(%error, "a connection broke");
+                return AfterRead::End;
+            }
+        };
+        self.active = true;
+        self.wake.notify();
+        self.shard.set_time(self.now_ms());
+        let forwarded = self.around.outboxes.forwarded();
+        P::receive(&mut self.shard, &mut self.around, slot, &self.read_buffer[..count]);
+        connection.fills_forward.set(self.around.outboxes.forwarded() != forwarded);
+        self.follow_disposition(connection);
+        if count == self.read_buffer.len() { AfterRead::ReadOn } else { AfterRead::Wait }
+    }
+
+    /// Input after the end of the conversation: reading it away lets the client's end of the stream
+    /// come through.
+    fn discard(&mut self, connection: &Connection) -> AfterRead {
+        match connection.socket.try_read(&mut self.read_buffer) {
+            Ok(0) => AfterRead::End,
+            Ok(_) => AfterRead::ReadOn,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => AfterRead::Wait,
+            Err(_) => AfterRead::End,
+        }
+    }
+
+    /// The protocol may hold a connection up, and so does a peer shard that it floods.
+    fn may_read(&self, connection: &Connection) -> bool {
+        self.around.front.wants_input(connection.slot)
+            && !(connection.fills_forward.get() && self.around.outboxes.congested())
+    }
+
+    fn unpause(&mut self) {
+        let mut paused = std::mem::take(&mut self.paused);
+        paused.retain(|connection| {
+            let goes_on = connection.phase.get() != Phase::Open
+                || self.around.front.disposition(connection.slot) != Disposition::Keep
+                || self.may_read(connection);
+            if goes_on {
+                connection.resume.notify();
+            }
+            !goes_on
+        });
+        self.paused = paused;
+    }
+
+    /// Writes each connection once that has something: what this in turn sets free is written in the
+    /// next turn, so that no fast reader keeps the others waiting.
+    fn write_dirty(&mut self, turn: &mut Turn) {
+        self.collect_dirty();
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for slot in dirty.drain(..) {
+            let Some(connection) = self.connections.get(slot as usize).cloned().flatten() else { continue };
+            if self.write(&connection) {
+                turn.write_blocked.push(connection);
+            }
+        }
+        self.dirty = dirty;
+        self.collect_dirty();
+    }
+
+    fn collect_dirty(&mut self) {
+        while let Some(slot) = self.around.front.next_dirty() {
+            self.dirty.push(slot);
+        }
+    }
+
+    /// Writes as much of the connection's output as the socket takes. True if it has just stopped
+    /// taking.
+    pub fn write(&mut self, connection: &Rc<Connection>) -> bool {
+        if connection.phase.get() != Phase::Open {
+            return false;
+        }
+        if connection.write_blocked.get() {
+            // Its own task writes on, unless the protocol has given it up.
+            self.follow_disposition(connection);
+            return false;
+        }
+        let slot = connection.slot;
+        let mut wrote = false;
+        loop {
+            let pending = self.around.front.pending(slot);
+            if pending.is_empty() {
+                break;
+            }
+            match connection.socket.try_write(pending) {
+                Ok(count) => {
+                    self.around.front.written(slot, count);
+                    wrote = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.write_blocked.set(true);
+                    break;
+                }
+                Err(error) => {
+                    debug!(%error, "a connection broke");
+                    self.cut_off(connection);
+                    return false;
+                }
+            }
+        }
+        let blocked = connection.write_blocked.get();
+        if wrote || connection.deadline_ms.get() == 0 {
+            let deadline_ms = if blocked { self.now_ms() + self.write_stall_timeout_ms } else { 0 };
+            self.set_deadline(connection, deadline_ms);
+        }
+        if wrote && let Some(id) = self.around.front.connection_id(slot) {
+            let left = self.around.front.pending(slot).len();
+            self.shard.output_drained(&mut self.around, id, left);
+        }
+        self.follow_disposition(connection);
+        blocked
+    }
+
+    fn set_deadline(&mut self, connection: &Rc<Connection>, deadline_ms: u64) {
+        if connection.deadline_ms.replace(deadline_ms) == 0
+            && deadline_ms != 0
+            && !connection.watched.replace(true)
+        {
+            self.watched.push(Rc::clone(connection));
+        }
+    }
+
+    fn cut_off_late(&mut self, now_ms: u64) {
+        let mut watched = std::mem::take(&mut self.watched);
+        watched.retain(|connection| {
+            let deadline_ms = connection.deadline_ms.get();
+            if deadline_ms != 0 && deadline_ms <= now_ms {
+                self.cut_off(connection);
+            }
+            let goes_on = connection.deadline_ms.get() != 0 && connection.phase.get() != Phase::Closed;
+            connection.watched.set(goes_on);
+            goes_on
+        });
+        self.watched = watched;
+    }
+
+    /// Does with the socket what the protocol wants to become of it.
+    fn follow_disposition(&mut self, connection: &Rc<Connection>) {
+        if connection.phase.get() != Phase::Open {
+            return;
+        }
+        match self.around.front.disposition(connection.slot) {
+            Disposition::Keep => {}
+            Disposition::CloseNow => self.cut_off(connection),
+            Disposition::CloseWhenWritten => {
+                if self.around.front.pending(connection.slot).is_empty() {
+                    connection.socket.shutdown(Shutdown::Write);
+                    connection.phase.set(Phase::Lingering);
+                    self.set_deadline(connection, self.now_ms() + LINGER_MS);
+                    connection.resume.notify();
+                }
+            }
+        }
+    }
+
+    /// Ends a connection whatever the client does; its reading task sees the end of the stream.
+    fn cut_off(&mut self, connection: &Connection) {
+        connection.phase.set(Phase::Closed);
+        connection.socket.shutdown(Shutdown::Both);
+        connection.resume.notify();
+    }
+
+    /// The reading task has ended.
+    pub fn disconnect(&mut self, connection: &Rc<Connection>) {
+        // A client may close its side right behind its last request; the answer still goes out.
+        self.write(connection);
+        self.cut_off(connection);
+        let slot = connection.slot;
+        self.connections[slot as usize] = None;
+        self.connected -= 1;
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.active = true;
+        P::disconnected(&mut self.shard, &mut self.around, slot);
+    }
+}
+
+impl<P> Drop for Worker<P> {
+    fn drop(&mut self) {
+        if self.connected > 0 {
+            error!(connections = self.connected, "stopped with connections still open");
+        }
+    }
+}
