@@ -176,10 +176,13 @@ fn consume(broker: &Broker, queue: &str, book: &Book, seed: u64) -> usize {
             let is_end = delivery.as_ref().is_some_and(|delivery| delivery.body == END);
             let Some(delivery) = delivery.filter(|_| !is_end) else {
                 // Nothing more may come while this consumer holds what is left: it lets go of all.
-                wire.ack(1, 0, true);
-                acked.extend(held.drain(..).map(|(_, message)| message));
+                for (tag, message) in held.drain(..) {
+                    wire.ack(1, tag, false);
+                    acked.push(message);
+                }
                 settle(&mut wire, book, &mut acked);
                 if is_end {
+                    // The end itself stays unacked: it is settled by the drain at the end.
                     wire.close();
                     return vanished;
                 }

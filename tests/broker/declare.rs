@@ -2,8 +2,9 @@
 
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
-use lepus_tests::limits::declare_tries;
+use lepus_tests::limits::{PATIENCE, declare_tries};
 use lepus_tests::wire::{exchange_declare, queue_declare};
 use lepus_tests::{Arguments, Broker, Event, Method, Properties, Wire};
 
@@ -104,10 +105,14 @@ fn exclusive_queues_go_with_their_connection() {
     let mut owner = broker.channel();
     let names: Vec<String> = (0..20).map(|_| owner.declare_exclusive(1)).collect();
     owner.close();
-    // A clean close is answered when the queues are gone.
     for name in &names {
-        wire.publish_as(1, "", name, true, &Properties::none(), b"m");
-        assert!(matches!(wire.next(), Event::Return(_)), "{name} outlived its connection");
+        publish_until_returned(&mut wire, name);
+    }
+    let mut owner = broker.channel();
+    let names: Vec<String> = (0..20).map(|_| owner.declare_exclusive(1)).collect();
+    owner.vanish();
+    for name in &names {
+        publish_until_returned(&mut wire, name);
     }
 }
 
@@ -125,23 +130,25 @@ fn auto_delete_waits_for_a_first_consumer_and_goes_with_the_last() {
     wire.cancel(1, "a");
     assert_eq!(wire.look(1, &queue).1, 1);
     wire.close_channel(2);
-    wire.publish_as(1, "", &queue, true, &Properties::none(), b"m");
-    loop {
-        if let Event::Return(_) = wire.next() {
-            break;
-        }
-    }
+    publish_until_returned(&mut wire, &queue);
     // A consumer that vanishes is a last one, too.
     wire.call(1, declare);
     let mut victim = broker.channel();
     victim.consume(1, &queue, "c", true);
     victim.vanish();
+    publish_until_returned(&mut wire, &queue);
+}
+
+/// Waits until no queue of this name takes messages; the harness's patience ends it if one always does.
+fn publish_until_returned(wire: &mut Wire, queue: &str) {
+    let began = Instant::now();
     loop {
-        wire.publish_as(1, "", &queue, true, &Properties::none(), b"m");
+        wire.publish_as(1, "", queue, true, &Properties::none(), b"m");
         wire.round_trip(1);
         if wire.returned() {
-            break;
+            return;
         }
+        assert!(began.elapsed() < PATIENCE, "{queue} is still there");
     }
 }
 

@@ -56,7 +56,12 @@ impl Setup {
                 errors.lock().expect("no panic").as_str()
             );
         };
-        Broker { address, process: Some(Process { child, data, errors }), names: Mutex::default() }
+        Broker {
+            address,
+            process: Some(Process { child, data, errors }),
+            external: false,
+            names: Mutex::default(),
+        }
     }
 
     /// The command, for a start that is meant to fail.
@@ -80,6 +85,8 @@ pub struct Broker {
     /// Where it speaks AMQP.
     pub address: SocketAddr,
     process: Option<Process>,
+    /// Somebody else's, which `LEPUS_TEST_URL` names.
+    external: bool,
     names: Mutex<Vec<String>>,
 }
 
@@ -99,7 +106,7 @@ impl Broker {
                 let address = address.trim_start_matches("amqp://").to_socket_addrs();
                 let address =
                     address.ok().and_then(|mut all| all.next()).expect("LEPUS_TEST_URL names host and port");
-                Broker { address, process: None, names: Mutex::default() }
+                Broker { address, process: None, external: true, names: Mutex::default() }
             }
             Err(_) => Setup::new().start(),
         }
@@ -223,7 +230,7 @@ impl Drop for Broker {
                 }
             }
             // Somebody else's broker: leave it as it was.
-            None if !thread::panicking() => {
+            None if self.external && !thread::panicking() => {
                 let mut wire = self.channel();
                 for name in self.names.lock().expect("no test panics here").iter() {
                     wire.call(1, Method::new(50, 40).short(0).shortstr(name).bits(&[false, false, false]));
