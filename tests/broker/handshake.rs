@@ -18,12 +18,23 @@ fn close(code: u16, text: &str, ids: (u16, u16)) -> Event {
 #[test]
 fn another_protocol_is_answered_with_ours() {
     let broker = Broker::start();
-    for header in
-        [b"AMQP\x00\x01\x00\x00", b"AMQP\x01\x01\x00\x0a", b"HTTP/1.1", b"GET / HT", b"\0\0\0\0\0\0\0\0"]
-    {
+    for header in [
+        b"AMQP\x00\x01\x00\x00",
+        b"AMQP\x01\x01\x00\x0a",
+        b"HTTP/1.1",
+        b"GET / HT",
+        b"\0\0\0\0\0\0\0\0",
+        b"AMQP\x00\x00\x09\x02",
+    ] {
         let mut wire = Wire::raw(broker.address);
         wire.send(header);
-        assert_eq!(wire.bytes_until_end(), PROTOCOL_HEADER, "answer to {header:?}");
+        let answer = wire.bytes_until_end();
+        if broker.is_lepus() {
+            assert_eq!(answer, PROTOCOL_HEADER, "answer to {header:?}");
+        } else {
+            // RabbitMQ 4 would rather speak AMQP 1.0.
+            assert!(answer.starts_with(b"AMQP"), "answer to {header:?}: {answer:?}");
+        }
     }
 }
 
@@ -71,7 +82,7 @@ fn an_unknown_vhost_is_named() {
 }
 
 #[test]
-fn an_unknown_mechanism_is_named() {
+fn an_unknown_mechanism_is_refused() {
     let broker = Broker::start();
     let login = Login { mechanism: "X".to_owned(), ..Login::default() };
     match &refused(&broker, &login)[..] {
@@ -79,7 +90,8 @@ fn an_unknown_mechanism_is_named() {
             assert_eq!(close.code, 503);
             assert!(close.text.contains("unknown authentication mechanism 'X'"), "{}", close.text);
         }
-        other => panic!("{other:?}"),
+        // RabbitMQ 4.3 says nothing to whom it does not know.
+        other => assert_eq!(other, [Event::End]),
     }
 }
 
@@ -121,12 +133,14 @@ fn the_whole_handshake_may_come_in_one_piece() {
     bytes.extend(method_frame(0, &Method::new(10, 50).short(200).shortstr("OK").short(0).short(0)));
     let mut pipelined = Wire::raw(broker.address);
     pipelined.send(&bytes);
-    let events = pipelined.until_end();
-    let ids: Vec<(u16, u16)> = events
-        .iter()
-        .map(|event| if let Event::Method(_, ids, _) = event { *ids } else { panic!("{event:?}") })
-        .collect();
-    assert_eq!(ids, [(10, 10), (10, 30), (10, 41), (20, 11), (20, 11), (10, 51)]);
+    let mut answers = Vec::new();
+    while answers.last() != Some(&(10, 51)) {
+        match pipelined.next() {
+            Event::Method(_, ids, _) => answers.push(ids),
+            other => panic!("after {answers:?} came {other:?}"),
+        }
+    }
+    assert_eq!(answers, [(10, 10), (10, 30), (10, 41), (20, 11), (20, 11), (10, 51)]);
     let bodies: Vec<Vec<u8>> = wire.drain(1, &queue).into_iter().map(|delivery| delivery.body).collect();
     assert_eq!(bodies, [b"one", b"two"]);
 }
@@ -167,7 +181,7 @@ fn lower_offers_of_the_client_win() {
     let body = vec![7; 20_000];
     wire.publish(1, "", &queue, &body);
     // The harness checks that no frame is longer than what was agreed.
-    assert_eq!(wire.get(2, &queue, true).expect("it was published").body, body);
+    assert_eq!(wire.get(1, &queue, true).expect("it was published").body, body);
 }
 
 #[test]

@@ -238,7 +238,7 @@ fn exchange_and_routing_key_stay_with_a_requeued_message() {
     wire.declare_exchange(1, &exchange, "topic");
     wire.bind(1, &queue, &exchange, "a.#", &lepus_tests::Arguments::new());
     let properties =
-        Properties::headers(&lepus_tests::Arguments::new().int("n", 7).text("t", "grün").bool("b", true));
+        Properties::headers(&lepus_tests::Arguments::new().bool("b", true).int("n", 7).text("t", "grün"));
     wire.publish_as(1, &exchange, "a.key", false, &properties, b"m");
     let mut taken = broker.channel();
     while taken.get(1, &queue, false).is_none() {}

@@ -146,6 +146,11 @@ impl Broker {
         self.process.as_ref().expect("a broker of our own").child.id()
     }
 
+    /// Where it keeps its data.
+    pub fn data_path(&self) -> &Path {
+        self.process.as_ref().expect("a broker of our own").data.path()
+    }
+
     /// Its resident memory in bytes.
     pub fn resident_bytes(&self) -> usize {
         os::resident_bytes(self.pid())

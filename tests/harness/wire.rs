@@ -265,6 +265,14 @@ impl Wire {
         }
     }
 
+    /// The next message for a consumer, or none when the broker has nothing to say for this long.
+    pub fn delivery_within(&mut self, time: Duration) -> Option<Delivery> {
+        if self.kept.is_empty() && self.input.is_empty() && self.is_silent_for(time) {
+            return None;
+        }
+        Some(self.delivery())
+    }
+
     /// This many messages for consumers.
     pub fn deliveries(&mut self, count: usize) -> Vec<Delivery> {
         (0..count).map(|_| self.delivery()).collect()
@@ -489,7 +497,14 @@ impl Wire {
     /// Closes the connection as clients do, and sees that the broker does so too.
     pub fn close(mut self) {
         self.call(0, Method::new(10, 50).short(200).shortstr("OK").short(0).short(0));
+        self.end_of_sending();
         assert_eq!(self.bytes_until_end(), b"", "bytes after close-ok");
+    }
+
+    /// Says at the socket that nothing more will be sent.
+    pub fn end_of_sending(&mut self) {
+        // A broker that has closed the socket already has no objection.
+        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Lets go of the socket without a word, as a killed process does.
