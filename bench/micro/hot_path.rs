@@ -55,7 +55,14 @@ impl Backplane for Alone {
 }
 
 impl FrontEnd for Alone {
-    fn deliver(&mut self, to: Address, consumer: ConsumerId, tag: DeliveryTag, again: bool, message: MessageView<'_>) {
+    fn deliver(
+        &mut self,
+        to: Address,
+        consumer: ConsumerId,
+        tag: DeliveryTag,
+        again: bool,
+        message: MessageView<'_>,
+    ) {
         self.front.deliver(to, consumer, tag, again, message);
     }
     fn got(&mut self, to: Address, tag: DeliveryTag, again: bool, remaining: u64, message: MessageView<'_>) {
@@ -201,7 +208,10 @@ fn main() {
         broker.receive(publisher, &method(1, 85, 10, &[0]));
     }
     broker.receive(consumer, &method(1, 60, 10, &[0, 0, 0, 0, 1, 244, 0]));
-    broker.receive(consumer, &method(1, 60, 20, &[0, 0, 1, b'q', 1, b'c', if acks { 0 } else { 2 }, 0, 0, 0, 0]));
+    broker.receive(
+        consumer,
+        &method(1, 60, 20, &[0, 0, 1, b'q', 1, b'c', if acks { 0 } else { 2 }, 0, 0, 0, 0]),
+    );
     broker.turn();
     broker.drain(consumer);
 

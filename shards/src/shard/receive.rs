@@ -3,10 +3,9 @@
 use super::Shard;
 use super::batch::{Batch, PeerMessage};
 use super::effects::Effects;
-use super::front_end::{Reply, Verdict};
+use super::front_end::Reply;
 use super::home::Want;
 use super::outward::Outward;
-use crate::ledger::Position;
 use crate::topology::Outcome;
 use crate::{ChannelId, QueueId, Refusal, ShardId};
 
@@ -166,10 +165,6 @@ impl Shard {
             PeerMessage::Dropped { queue, result } => control.dropped(&mut out, queue, *result),
             other => unreachable!("not for the writer: {other:?}"),
         }
-    }
-
-    fn settle_from<E: Effects>(&mut self, fx: &mut E, queue: QueueId, position: Position, verdict: Verdict) {
-        self.settle_one(fx, queue, position, verdict);
     }
 
     /// The queue that a request named is gone: as if it had never been there.
