@@ -7,7 +7,7 @@ use super::front_end::Reply;
 use super::home::Want;
 use super::outward::Outward;
 use crate::topology::Outcome;
-use crate::{ChannelId, QueueId, Refusal, ShardId};
+use crate::{ChannelId, Refusal, ShardId};
 
 impl Shard {
     /// Takes in a batch of another shard and leaves it empty.
@@ -62,9 +62,7 @@ impl Shard {
             | PeerMessage::DropQueue { .. }
             | PeerMessage::Grant { .. }
             | PeerMessage::Drained { .. } => self.handle_as_owner(fx, from, message),
-            PeerMessage::Settle { queue, position, verdict } => {
-                self.settle_from(fx, queue, position, verdict)
-            }
+            PeerMessage::Settle { queue, position, verdict } => self.settle_one(fx, queue, position, verdict),
             PeerMessage::Answer { channel, reply } => self.home.answer(fx, channel, *reply),
             PeerMessage::QueueGone { channel } => self.queue_gone(fx, channel),
             PeerMessage::TopologyAnswer { channel, result } => self.topology_answer(fx, channel, *result),
