@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
@@ -10,6 +12,10 @@ use super::port_holder;
 
 /// Connections that may wait to be accepted. The kernel cuts it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+/// How long a taken port may still become free.
+const TAKEN_PATIENCE: Duration = Duration::from_secs(1);
+/// How often to look.
+const TAKEN_RETRY: Duration = Duration::from_millis(50);
 
 /// An address that cannot be listened on.
 #[derive(Debug, Error)]
@@ -58,7 +64,21 @@ pub(super) fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ListenE
     addresses.iter().map(|address| listen(*address).map_err(|error| explain(*address, error))).collect()
 }
 
+/// A process that was killed keeps its sockets until the kernel has taken its rings apart: a broker that
+/// is started again at once gets its port after some milliseconds.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let deadline = Instant::now() + TAKEN_PATIENCE;
+    loop {
+        match listen_once(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                thread::sleep(TAKEN_RETRY);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn listen_once(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -92,6 +112,16 @@ mod tests {
         assert_eq!(listeners.len(), 2);
         assert_eq!(listeners[0].accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         TcpStream::connect(listeners[1].local_addr().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_port_that_becomes_free_in_time_is_taken() {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        let waiting = thread::spawn(move || bind(&[address]).map(|_| ()));
+        // Whether it has begun to wait by now or not, the port is free in time.
+        drop(other);
+        waiting.join().unwrap().unwrap();
     }
 
     #[test]

@@ -109,6 +109,8 @@ struct Seed {
     first: Option<FirstSeed>,
 }
 
+type PlacedSeed = (Placement, Seed);
+
 struct FirstSeed {
     listeners: Vec<TcpListener>,
     handovers: Handovers,
@@ -149,7 +151,7 @@ impl Broker {
         }
     }
 
-    fn seeds(self) -> Result<(Vec<(Placement, Seed)>, Arc<Common>), ServerError> {
+    fn seeds(self) -> Result<(Vec<PlacedSeed>, Arc<Common>), ServerError> {
         let shards = self.shards.len();
         let doorbells: Vec<Arc<Doorbell>> = (0..shards)
             .map(|_| Doorbell::new().map(Arc::new))

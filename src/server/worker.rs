@@ -145,10 +145,13 @@ impl<P: Protocol> Worker<P> {
             self.committed = self.around.appended;
             self.shard.committed(&mut self.around, self.committed);
         }
+        let blocked = self.shard.publishing_blocked();
         self.shard.end_turn(&mut self.around);
+        // Publishers that waited for memory go on in the next turn.
+        turn.again |= blocked && !self.shard.publishing_blocked();
         self.write_dirty(&mut turn);
-        self.unpause();
         self.around.outboxes.send(&mut self.port);
+        self.unpause();
         turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals();
         turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty());
         turn

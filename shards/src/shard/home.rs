@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::batch::PeerMessage;
 use super::confirms::Confirms;
 use super::effects::Effects;
-use super::front_end::{Address, NewConnection, Reply, Verdict};
+use super::front_end::{Address, NewConnection, Reply};
 use super::owner::delivery_cost;
 use crate::ledger::{Held, Position, Unacked};
 use crate::message::MessageView;

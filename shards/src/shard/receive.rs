@@ -3,12 +3,11 @@
 use super::Shard;
 use super::batch::{Batch, PeerMessage};
 use super::effects::Effects;
-use super::front_end::{Reply, Verdict};
+use super::front_end::Reply;
 use super::home::Want;
 use super::outward::Outward;
-use crate::ledger::Position;
 use crate::topology::Outcome;
-use crate::{ChannelId, QueueId, Refusal, ShardId};
+use crate::{ChannelId, Refusal, ShardId};
 
 impl Shard {
     /// Takes in a batch of another shard and leaves it empty.
@@ -63,9 +62,7 @@ impl Shard {
             | PeerMessage::DropQueue { .. }
             | PeerMessage::Grant { .. }
             | PeerMessage::Drained { .. } => self.handle_as_owner(fx, from, message),
-            PeerMessage::Settle { queue, position, verdict } => {
-                self.settle_from(fx, queue, position, verdict)
-            }
+            PeerMessage::Settle { queue, position, verdict } => self.settle_one(fx, queue, position, verdict),
             PeerMessage::Answer { channel, reply } => self.home.answer(fx, channel, *reply),
             PeerMessage::QueueGone { channel } => self.queue_gone(fx, channel),
             PeerMessage::TopologyAnswer { channel, result } => self.topology_answer(fx, channel, *result),
@@ -166,10 +163,6 @@ impl Shard {
             PeerMessage::Dropped { queue, result } => control.dropped(&mut out, queue, *result),
             other => unreachable!("not for the writer: {other:?}"),
         }
-    }
-
-    fn settle_from<E: Effects>(&mut self, fx: &mut E, queue: QueueId, position: Position, verdict: Verdict) {
-        self.settle_one(fx, queue, position, verdict);
     }
 
     /// The queue that a request named is gone: as if it had never been there.

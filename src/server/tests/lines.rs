@@ -1,9 +1,11 @@
 //! A protocol of lines, small enough to test the server with: no AMQP, but the real kernel.
 //!
 //! `declare Q`, `consume Q`, `publish Q BODY`, `flood N` (N bytes come), `bye` (answered `goodbye`,
-//! then the connection ends), `hold` / `go` (input is not wanted until some connection says `go`).
+//! then the connection ends), `hold` / `go` (input is not wanted until some connection says `go`),
+//! `stall` (the shard's thread stands still until the test lets it go).
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, mpsc};
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
@@ -26,13 +28,23 @@ struct Line {
     unacked: Vec<DeliveryTag>,
 }
 
-#[derive(Default)]
+/// Where a test holds a whole shard up.
+pub struct Gate {
+    pub entered: mpsc::Sender<()>,
+    pub released: mpsc::Receiver<()>,
+}
+
 pub struct Lines {
     lines: Vec<Line>,
     dirty: Vec<u32>,
+    gate: Arc<Mutex<Gate>>,
 }
 
 impl Lines {
+    pub fn new(gate: Arc<Mutex<Gate>>) -> Lines {
+        Lines { lines: Vec::new(), dirty: Vec::new(), gate }
+    }
+
     fn say(&mut self, slot: u32, text: &str) {
         self.lines[slot as usize].output.extend_from_slice(text.as_bytes());
         self.dirty.push(slot);
@@ -83,6 +95,11 @@ fn command(shard: &mut Shard, around: &mut Surroundings<Lines>, slot: u32, line:
         ["bye"] => {
             around.front.say(slot, "goodbye\n");
             around.front.lines[slot as usize].ending = true;
+        }
+        ["stall"] => {
+            let gate = around.front.gate.lock().unwrap();
+            gate.entered.send(()).unwrap();
+            gate.released.recv().unwrap();
         }
         ["hold"] => {
             around.front.lines[slot as usize].held = true;

@@ -4,8 +4,9 @@ mod lines;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use lepus_shards::runtime::{Placement, ShardOptions};
 use lepus_shards::topology::Writer;
@@ -14,11 +15,13 @@ use lepus_storage::{DataDir, TopologyStore};
 use super::{Broker, ServerError};
 use crate::boot::ShutdownSignal;
 use crate::test_dir::TestDir;
-use lines::Lines;
+use lines::{Gate, Lines};
 
 struct Running {
     address: SocketAddr,
     shutdown: Arc<ShutdownSignal>,
+    stalled: mpsc::Receiver<()>,
+    release: mpsc::Sender<()>,
     thread: Option<thread::JoinHandle<Result<(), ServerError>>>,
     _directory: TestDir,
 }
@@ -51,13 +54,16 @@ impl Running {
             shutdown: Arc::clone(&shutdown),
             on_ready: Box::new(move || ready_in.send(()).unwrap()),
         };
+        let (entered, stalled) = mpsc::channel();
+        let (release, released) = mpsc::channel();
+        let gate = Arc::new(Mutex::new(Gate { entered, released }));
         let thread = thread::spawn(move || {
-            let result = broker.run(|_| Lines::default());
+            let result = broker.run(move |_| Lines::new(gate));
             drop(data);
             result
         });
         ready.recv().expect("the broker is ready");
-        Running { address, shutdown, thread: Some(thread), _directory: directory }
+        Running { address, shutdown, stalled, release, thread: Some(thread), _directory: directory }
     }
 
     fn connect(&self) -> Client {
@@ -99,8 +105,8 @@ fn messages_go_from_any_shard_to_any_shard_in_order() {
     let broker = Running::start(3);
     // Connections go round the shards, and queues are spread over them: every pair occurs.
     let mut clients: Vec<Client> = (0..6).map(|_| broker.connect()).collect();
-    for queue in 0..6 {
-        assert_eq!(clients[queue].ask(&format!("declare q{queue}")), format!("declared q{queue}"));
+    for (index, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.ask(&format!("declare q{index}")), format!("declared q{index}"));
     }
     for (index, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.ask(&format!("consume q{index}")), "consuming");
@@ -223,6 +229,59 @@ fn many_connections_come_and_go() {
         for (index, client) in clients.iter_mut().enumerate() {
             let name = format!("q{}", index % 7);
             assert_eq!(client.ask(&format!("declare {name}")), format!("declared {name}"), "round {round}");
+        }
+    }
+    broker.stop().unwrap();
+}
+
+/// Writes until the socket has taken nothing for a while; the rest is left in `bytes`.
+fn write_until_full(stream: &mut TcpStream, bytes: &mut &[u8]) {
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(count) => *bytes = &bytes[count..],
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    stream.set_write_timeout(None).unwrap();
+}
+
+#[test]
+fn a_shard_that_takes_nothing_in_stops_the_reading_of_who_sends_to_it_and_loses_nothing() {
+    const MESSAGES: usize = 16_000;
+    const BODY_BYTES: usize = 8_000;
+    let broker = Running::start(2);
+    // In turn on shard 0 and 1; the two queues are on one shard each.
+    let (mut sender, mut stalled, mut same) = (broker.connect(), broker.connect(), broker.connect());
+    for queue in ["q0", "q1"] {
+        assert_eq!(sender.ask(&format!("declare {queue}")), format!("declared {queue}"));
+    }
+    stalled.say("stall");
+    broker.stalled.recv().unwrap();
+    let padding = "x".repeat(BODY_BYTES);
+    let line = |number: usize| format!("publish q{} {number} {padding}\n", number % 2);
+    let input: Vec<u8> = (0..MESSAGES).flat_map(|number| line(number).into_bytes()).collect();
+    let mut rest = &input[..];
+    write_until_full(&mut sender.stream, &mut rest);
+    let taken = input.len() - rest.len();
+    assert!(
+        taken < input.len() / 2,
+        "{taken} of {} bytes were read for a shard that stands still",
+        input.len()
+    );
+    // Others on the sender's shard are served.
+    same.say("flood 9");
+    same.reader.read_exact(&mut [0; 9]).unwrap();
+    broker.release.send(()).unwrap();
+    sender.stream.write_all(rest).unwrap();
+    for (index, client) in [&mut same, &mut stalled].into_iter().enumerate() {
+        assert_eq!(client.ask(&format!("consume q{index}")), "consuming");
+        for number in (index..MESSAGES).step_by(2) {
+            let heard = client.hear();
+            assert_eq!(heard.split_once(' ').unwrap().0, number.to_string());
         }
     }
     broker.stop().unwrap();
