@@ -5,6 +5,8 @@
 //! directory of its own. With `LEPUS_TEST_URL=amqp://guest:guest@127.0.0.1:5672` in the environment the tests that
 //! need nothing but AMQP run against that broker instead; `LEPUS_BIN` names a binary to test.
 
+#[path = "harness/frames.rs"]
+pub mod frames;
 #[path = "harness/limits.rs"]
 pub mod limits;
 #[path = "harness/method.rs"]
@@ -13,6 +15,8 @@ pub mod method;
 pub mod os;
 #[path = "harness/process.rs"]
 pub mod process;
+#[path = "harness/verbs.rs"]
+mod verbs;
 #[path = "harness/wire.rs"]
 pub mod wire;
 

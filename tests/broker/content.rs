@@ -87,7 +87,7 @@ fn a_return_carries_properties_and_body_unchanged() {
     let headers = Arguments::new().int("sequence", 42);
     for body in [body_of(0), body_of(1), body_of(131_072), body_of(400_000)] {
         wire.publish_as(1, "amq.topic", "a.b", true, &Properties::headers(&headers), &body);
-        match wire.next() {
+        match wire.event() {
             Event::Return(back) => {
                 assert_eq!(back.reply, Some((312, "NO_ROUTE".to_owned())));
                 assert_eq!((back.exchange.as_str(), back.routing_key.as_str()), ("amq.topic", "a.b"));
@@ -106,8 +106,8 @@ fn the_return_comes_before_the_confirm() {
     wire.select_confirms(1);
     for sequence in 1..=100 {
         wire.publish_as(1, "", "nobody", true, &Properties::none(), b"m");
-        assert!(matches!(wire.next(), Event::Return(_)), "publish {sequence}");
-        assert_eq!(wire.next(), Event::Ack(1, sequence, false));
+        assert!(matches!(wire.event(), Event::Return(_)), "publish {sequence}");
+        assert_eq!(wire.event(), Event::Ack(1, sequence, false));
     }
     // In a burst, too, no confirm covers a message whose return has not come.
     let mut burst = Vec::new();
@@ -125,7 +125,7 @@ fn the_return_comes_before_the_confirm() {
     wire.send(&burst);
     let (mut returned, mut confirmed) = (100, 100);
     while confirmed < 600 {
-        match wire.next() {
+        match wire.event() {
             Event::Return(_) => returned += 1,
             Event::Ack(1, tag, _) => {
                 confirmed = confirmed.max(tag);
@@ -152,7 +152,7 @@ fn confirms_cover_every_message_once_and_in_order() {
     let mut confirmed = vec![false; 4001];
     confirmed[0] = true;
     while confirmed.iter().any(|done| !done) {
-        match wire.next() {
+        match wire.event() {
             Event::Ack(1, tag, multiple) => {
                 let tag = usize::try_from(tag).expect("tags are small here");
                 assert!(!confirmed[tag], "{tag} was confirmed twice");
@@ -173,10 +173,10 @@ fn confirm_select_twice_counts_on() {
     let mut wire = broker.channel();
     wire.select_confirms(1);
     wire.publish(1, "", "nobody", b"m");
-    assert_eq!(wire.next(), Event::Ack(1, 1, false));
+    assert_eq!(wire.event(), Event::Ack(1, 1, false));
     wire.select_confirms(1);
     wire.publish(1, "", "nobody", b"m");
-    assert_eq!(wire.next(), Event::Ack(1, 2, false));
+    assert_eq!(wire.event(), Event::Ack(1, 2, false));
 }
 
 #[test]

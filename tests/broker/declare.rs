@@ -25,7 +25,7 @@ fn a_declare_that_was_answered_is_seen_by_every_publisher() {
         let chosen = fastrand::usize(..PUBLISHERS);
         let publisher = &mut publishers[chosen];
         publisher.publish_as(1, "", &queue, true, &Properties::none(), b"m");
-        match publisher.next() {
+        match publisher.event() {
             Event::Ack(..) => {}
             other => panic!("try {attempt}: publisher {chosen} did not find {queue}: {other:?}"),
         }
@@ -49,12 +49,12 @@ fn a_binding_that_was_answered_is_seen_by_every_publisher() {
         let publisher = &mut publishers[fastrand::usize(..4)];
         declarer.bind(1, &queue, &exchange, &key, &Arguments::new());
         publisher.publish_as(1, &exchange, &key, true, &Properties::none(), b"m");
-        assert!(matches!(publisher.next(), Event::Ack(..)), "try {attempt}: bound but returned");
+        assert!(matches!(publisher.event(), Event::Ack(..)), "try {attempt}: bound but returned");
         let unbind = Method::new(50, 50).short(0).shortstr(&queue).shortstr(&exchange).shortstr(&key);
         declarer.call(1, unbind.table(&Arguments::new()));
         publisher.publish_as(1, &exchange, &key, true, &Properties::none(), b"m");
-        assert!(matches!(publisher.next(), Event::Return(_)), "try {attempt}: unbound but routed");
-        assert!(matches!(publisher.next(), Event::Ack(..)));
+        assert!(matches!(publisher.event(), Event::Return(_)), "try {attempt}: unbound but routed");
+        assert!(matches!(publisher.event(), Event::Ack(..)));
     }
     assert_eq!(declarer.look(1, &queue).0, 500);
 }
@@ -69,7 +69,7 @@ fn a_deleted_queue_is_gone_for_every_publisher() {
         declarer.delete_queue(1, &queue);
         let publisher = &mut publishers[fastrand::usize(..4)];
         publisher.publish_as(1, "", &queue, true, &Properties::none(), b"m");
-        assert!(matches!(publisher.next(), Event::Return(_)));
+        assert!(matches!(publisher.event(), Event::Return(_)));
     }
 }
 

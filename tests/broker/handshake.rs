@@ -9,7 +9,7 @@ use lepus_tests::{Broker, Close, Event, Login, Method, Setup, Wire};
 fn refused(broker: &Broker, login: &Login) -> Vec<Event> {
     match Wire::log_in(broker.address, login) {
         Ok(_) => panic!("was let in"),
-        Err(event) => vec![event],
+        Err(event) => vec![*event],
     }
 }
 
@@ -137,7 +137,7 @@ fn the_whole_handshake_may_come_in_one_piece() {
     pipelined.send(&bytes);
     let mut answers = Vec::new();
     while answers.last() != Some(&(10, 51)) {
-        match pipelined.next() {
+        match pipelined.event() {
             Event::Method(_, ids, _) => answers.push(ids),
             other => panic!("after {answers:?} came {other:?}"),
         }
@@ -171,7 +171,7 @@ fn every_byte_may_come_alone() {
     }
     wire.expect(1, (20, 11));
     wire.expect(1, (50, 11));
-    match wire.next() {
+    match wire.event() {
         Event::GetOk(got) => assert_eq!((got.body, got.properties), (vec![b'x'; 150], properties)),
         other => panic!("{other:?}"),
     }

@@ -1,5 +1,6 @@
 //! One ledger for all who take messages: where brokers with the same idea went wrong.
 
+use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -205,7 +206,7 @@ fn a_requeued_message_waits_before_later_ones_for_a_consumer() {
     assert_eq!(numbers(&first), [0, 1]);
     wire.nack(1, first[0].tag, false, true);
     let again = wire.delivery();
-    assert_eq!((numbers(&[again.clone()]), again.redelivered, again.tag), (vec![0], true, 3));
+    assert_eq!((numbers(from_ref(&again)), again.redelivered, again.tag), (vec![0], true, 3));
     wire.ack(1, again.tag, true);
     assert_eq!(numbers(&wire.deliveries(2)), [2, 3]);
 }
@@ -363,8 +364,8 @@ fn a_queue_that_nobody_declared_takes_nothing_and_stays_unknown() {
     wire.publish(1, "", &queue, b"m");
     wire.confirmed(1);
     wire.publish_as(1, "", &queue, true, &Properties::none(), b"m");
-    assert!(matches!(wire.next(), Event::Return(_)));
-    assert_eq!(wire.next(), Event::Ack(1, 2, false));
+    assert!(matches!(wire.event(), Event::Return(_)));
+    assert_eq!(wire.event(), Event::Ack(1, 2, false));
     wire.open(2);
     wire.send_method(2, &lepus_tests::Method::new(60, 70).short(0).shortstr(&queue).bits(&[false]));
     assert_eq!(wire.closed().code, 404);
@@ -403,7 +404,7 @@ fn cancel_stops_deliveries_before_it_answers() {
             publisher.select_confirms(1);
             while !stop.load(Ordering::Acquire) {
                 publisher.publish(1, "", queue, b"m");
-                assert!(matches!(publisher.next(), Event::Ack(..)));
+                assert!(matches!(publisher.event(), Event::Ack(..)));
             }
             publisher.close();
         });
@@ -479,7 +480,7 @@ fn publication_order_holds_for_one_publisher_and_one_consumer() {
     });
     for number in 0..MESSAGES {
         let delivery = consumer.delivery();
-        assert_eq!(numbers(&[delivery.clone()]), [number]);
+        assert_eq!(numbers(from_ref(&delivery)), [number]);
         assert_eq!((delivery.tag, delivery.redelivered), (number as u64 + 1, false));
         if number % 50 == 49 {
             consumer.ack(1, delivery.tag, true);

@@ -153,7 +153,7 @@ fn deleted_definitions_stay_deleted() {
     wire.declare_exchange(1, &names.exchange, "fanout");
     wire.declare(1, &names.queue);
     wire.publish_as(1, &names.exchange, "a.b", true, &Properties::none(), b"m");
-    assert!(matches!(wire.next(), Event::Return(_)), "an old binding came back");
+    assert!(matches!(wire.event(), Event::Return(_)), "an old binding came back");
 }
 
 /// A start that must fail: exit code 2, and one line on standard error that contains all of this.

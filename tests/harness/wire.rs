@@ -7,18 +7,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+pub use crate::frames::*;
 use crate::limits::PATIENCE;
 use crate::method::{Arguments, Method, Properties, Reader};
-
-pub const FRAME_METHOD: u8 = 1;
-pub const FRAME_HEADER: u8 = 2;
-pub const FRAME_BODY: u8 = 3;
-pub const FRAME_HEARTBEAT: u8 = 8;
-pub const FRAME_END: u8 = 0xCE;
-pub const PROTOCOL_HEADER: &[u8] = b"AMQP\x00\x00\x09\x01";
 
 /// What a client offers while it logs in.
 #[derive(Clone, Debug)]
@@ -160,7 +154,7 @@ impl Wire {
     }
 
     /// Logs in; what came instead of open-ok when it is not let in.
-    pub fn log_in(address: SocketAddr, login: &Login) -> Result<Wire, Event> {
+    pub fn log_in(address: SocketAddr, login: &Login) -> Result<Wire, Box<Event>> {
         let mut wire = Wire::raw(address);
         wire.begin(login)?;
         wire.send_method(0, &Method::new(10, 40).shortstr(&login.vhost).shortstr("").bits(&[false]));
@@ -169,7 +163,7 @@ impl Wire {
     }
 
     /// The handshake up to tune-ok.
-    pub fn begin(&mut self, login: &Login) -> Result<(), Event> {
+    pub fn begin(&mut self, login: &Login) -> Result<(), Box<Event>> {
         self.send(PROTOCOL_HEADER);
         let mut start = self.answer(0, (10, 10))?;
         assert_eq!((start.octet(), start.octet()), (0, 9), "version");
@@ -224,7 +218,7 @@ impl Wire {
             .unwrap_or_else(|event| panic!("waited for method {wanted:?}, got {event:?}"))
     }
 
-    fn answer(&mut self, channel: u16, wanted: (u16, u16)) -> Result<Reader, Event> {
+    fn answer(&mut self, channel: u16, wanted: (u16, u16)) -> Result<Reader, Box<Event>> {
         let found = self.wait_for(|event| match event {
             Event::Method(on, ids, _) => (*on, *ids) == (channel, wanted),
             Event::Close(close) => close.channel == channel || close.channel == 0,
@@ -233,7 +227,7 @@ impl Wire {
         });
         match found {
             Event::Method(_, _, arguments) => Ok(arguments),
-            other => Err(other),
+            other => Err(Box::new(other)),
         }
     }
 
@@ -253,7 +247,7 @@ impl Wire {
     }
 
     /// The next event, kept or new. Heartbeats are passed over.
-    pub fn next(&mut self) -> Event {
+    pub fn event(&mut self) -> Event {
         self.wait_for(|event| *event != Event::Heartbeat)
     }
 
@@ -479,167 +473,6 @@ impl Wire {
         })
     }
 
-    // What clients do, in the words of the specification.
-
-    pub fn open(&mut self, channel: u16) {
-        self.call(channel, Method::new(20, 10).shortstr(""));
-    }
-
-    pub fn close_channel(&mut self, channel: u16) {
-        self.call(channel, Method::new(20, 40).short(200).shortstr("OK").short(0).short(0));
-    }
-
-    /// Answers a channel.close, so that the number can be opened again.
-    pub fn close_ok(&mut self, channel: u16) {
-        self.send_method(channel, &Method::new(20, 41));
-    }
-
-    /// Closes the connection as clients do, and sees that the broker does so too.
-    pub fn close(mut self) {
-        self.call(0, Method::new(10, 50).short(200).shortstr("OK").short(0).short(0));
-        self.end_of_sending();
-        assert_eq!(self.bytes_until_end(), b"", "bytes after close-ok");
-    }
-
-    /// Says at the socket that nothing more will be sent.
-    pub fn end_of_sending(&mut self) {
-        // A broker that has closed the socket already has no objection.
-        let _ = self.stream.shutdown(Shutdown::Write);
-    }
-
-    /// Lets go of the socket without a word, as a killed process does.
-    pub fn vanish(self) {
-        let _ = self.stream.shutdown(Shutdown::Both);
-    }
-
-    /// A method that changes nothing and is answered after all that was sent before it.
-    pub fn round_trip(&mut self, channel: u16) {
-        self.call(
-            channel,
-            Method::new(40, 10)
-                .short(0)
-                .shortstr("amq.direct")
-                .shortstr("direct")
-                .bits(&[true])
-                .table(&Arguments::new()),
-        );
-    }
-
-    /// Declares a durable queue and gives messages and consumers.
-    pub fn declare(&mut self, channel: u16, queue: &str) -> (u32, u32) {
-        self.declare_as(channel, queue, [false, true, false, false, false], &Arguments::new())
-    }
-
-    /// Flags: passive, durable, exclusive, auto-delete, nowait.
-    pub fn declare_as(
-        &mut self,
-        channel: u16,
-        queue: &str,
-        flags: [bool; 5],
-        arguments: &Arguments,
-    ) -> (u32, u32) {
-        let mut answer = self.call(channel, queue_declare(queue, flags, arguments));
-        answer.shortstr();
-        (answer.long(), answer.long())
-    }
-
-    /// Looks at a queue: messages that are ready, and consumers.
-    pub fn look(&mut self, channel: u16, queue: &str) -> (u32, u32) {
-        self.declare_as(channel, queue, [true, false, false, false, false], &Arguments::new())
-    }
-
-    /// Declares an exclusive queue and gives the name that the broker made.
-    pub fn declare_exclusive(&mut self, channel: u16) -> String {
-        self.call(channel, queue_declare("", [false, false, true, false, false], &Arguments::new()))
-            .shortstr()
-    }
-
-    /// Declares a durable exchange.
-    pub fn declare_exchange(&mut self, channel: u16, exchange: &str, kind: &str) {
-        let flags = [false, true, false, false, false];
-        self.call(channel, exchange_declare(exchange, kind, flags, &Arguments::new()));
-    }
-
-    pub fn bind(&mut self, channel: u16, queue: &str, exchange: &str, key: &str, arguments: &Arguments) {
-        self.call(channel, queue_bind(queue, exchange, key, arguments));
-    }
-
-    /// Asks for confirms.
-    pub fn select_confirms(&mut self, channel: u16) {
-        self.call(channel, Method::new(85, 10).bits(&[false]));
-    }
-
-    pub fn publish(&mut self, channel: u16, exchange: &str, key: &str, body: &[u8]) {
-        self.publish_as(channel, exchange, key, false, &Properties::none(), body);
-    }
-
-    pub fn publish_as(
-        &mut self,
-        channel: u16,
-        exchange: &str,
-        key: &str,
-        mandatory: bool,
-        properties: &Properties,
-        body: &[u8],
-    ) {
-        let bytes = publish_frames(self.frame_max, channel, exchange, key, mandatory, properties, body);
-        self.send(&bytes);
-    }
-
-    /// One message, or none when the queue is empty.
-    pub fn get(&mut self, channel: u16, queue: &str, no_ack: bool) -> Option<Delivery> {
-        self.send_method(channel, &Method::new(60, 70).short(0).shortstr(queue).bits(&[no_ack]));
-        let answer = self.wait_for(|event| match event {
-            Event::GetOk(delivery) => delivery.channel == channel,
-            Event::Method(on, ids, _) => (*on, *ids) == (channel, (60, 72)),
-            Event::Close(_) | Event::End => true,
-            _ => false,
-        });
-        match answer {
-            Event::GetOk(delivery) => Some(delivery),
-            Event::Method(..) => None,
-            other => panic!("waited for get-ok, got {other:?}"),
-        }
-    }
-
-    /// Takes all that is ready, settled at once.
-    pub fn drain(&mut self, channel: u16, queue: &str) -> Vec<Delivery> {
-        std::iter::from_fn(|| self.get(channel, queue, true)).collect()
-    }
-
-    /// Consumes with this tag.
-    pub fn consume(&mut self, channel: u16, queue: &str, tag: &str, no_ack: bool) {
-        self.call(channel, basic_consume(queue, tag, no_ack, false, &Arguments::new()));
-    }
-
-    pub fn cancel(&mut self, channel: u16, tag: &str) {
-        self.call(channel, Method::new(60, 30).shortstr(tag).bits(&[false]));
-    }
-
-    pub fn qos(&mut self, channel: u16, count: u16, global: bool) {
-        self.call(channel, Method::new(60, 10).long(0).short(count).bits(&[global]));
-    }
-
-    pub fn ack(&mut self, channel: u16, tag: u64, multiple: bool) {
-        self.send_method(channel, &Method::new(60, 80).longlong(tag).bits(&[multiple]));
-    }
-
-    pub fn nack(&mut self, channel: u16, tag: u64, multiple: bool, requeue: bool) {
-        self.send_method(channel, &Method::new(60, 120).longlong(tag).bits(&[multiple, requeue]));
-    }
-
-    pub fn reject(&mut self, channel: u16, tag: u64, requeue: bool) {
-        self.send_method(channel, &Method::new(60, 90).longlong(tag).bits(&[requeue]));
-    }
-
-    pub fn purge(&mut self, channel: u16, queue: &str) -> u32 {
-        self.call(channel, Method::new(50, 30).short(0).shortstr(queue).bits(&[false])).long()
-    }
-
-    pub fn delete_queue(&mut self, channel: u16, queue: &str) -> u32 {
-        self.call(channel, Method::new(50, 40).short(0).shortstr(queue).bits(&[false, false, false])).long()
-    }
-
     /// Whether nothing can be read for this long. Only for showing that something is not read by a peer or
     /// does not come, never for waiting until something has happened.
     pub fn is_silent_for(&mut self, time: Duration) -> bool {
@@ -663,76 +496,6 @@ impl Wire {
     pub fn socket(&self) -> &TcpStream {
         &self.stream
     }
-}
-
-/// A whole frame.
-pub fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![kind];
-    bytes.extend(channel.to_be_bytes());
-    bytes.extend(u32::try_from(payload.len()).expect("a frame is small").to_be_bytes());
-    bytes.extend(payload);
-    bytes.push(FRAME_END);
-    bytes
-}
-
-/// A method's frame.
-pub fn method_frame(channel: u16, method: &Method) -> Vec<u8> {
-    frame(FRAME_METHOD, channel, method.payload())
-}
-
-/// A content header's frame.
-pub fn header_frame(channel: u16, size: u64, properties: &Properties) -> Vec<u8> {
-    let mut payload = vec![0, 60, 0, 0];
-    payload.extend(size.to_be_bytes());
-    payload.extend(&properties.0);
-    frame(FRAME_HEADER, channel, &payload)
-}
-
-/// All frames of a publish.
-pub fn publish_frames(
-    frame_max: u32,
-    channel: u16,
-    exchange: &str,
-    key: &str,
-    mandatory: bool,
-    properties: &Properties,
-    body: &[u8],
-) -> Vec<u8> {
-    let mut bytes = method_frame(channel, &basic_publish(exchange, key, mandatory));
-    bytes.extend(header_frame(channel, body.len() as u64, properties));
-    for part in body.chunks(frame_max as usize - 8) {
-        bytes.extend(frame(FRAME_BODY, channel, part));
-    }
-    bytes
-}
-
-pub fn basic_publish(exchange: &str, key: &str, mandatory: bool) -> Method {
-    Method::new(60, 40).short(0).shortstr(exchange).shortstr(key).bits(&[mandatory, false])
-}
-
-pub fn basic_consume(queue: &str, tag: &str, no_ack: bool, exclusive: bool, arguments: &Arguments) -> Method {
-    let flags = [false, no_ack, exclusive, false];
-    Method::new(60, 20).short(0).shortstr(queue).shortstr(tag).bits(&flags).table(arguments)
-}
-
-/// Flags: passive, durable, exclusive, auto-delete, nowait.
-pub fn queue_declare(queue: &str, flags: [bool; 5], arguments: &Arguments) -> Method {
-    Method::new(50, 10).short(0).shortstr(queue).bits(&flags).table(arguments)
-}
-
-/// Flags: passive, durable, auto-delete, internal, nowait.
-pub fn exchange_declare(exchange: &str, kind: &str, flags: [bool; 5], arguments: &Arguments) -> Method {
-    Method::new(40, 10).short(0).shortstr(exchange).shortstr(kind).bits(&flags).table(arguments)
-}
-
-pub fn queue_bind(queue: &str, exchange: &str, key: &str, arguments: &Arguments) -> Method {
-    Method::new(50, 20)
-        .short(0)
-        .shortstr(queue)
-        .shortstr(exchange)
-        .shortstr(key)
-        .bits(&[false])
-        .table(arguments)
 }
 
 fn start_ok(login: &Login) -> Method {
