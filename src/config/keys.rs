@@ -165,10 +165,6 @@ keys! {
     /// burns a core.
     "runtime.spin_before_park_us" spin_before_park_us: u64 = 0,
         "an integer from 0 to 1000000", if |n| *n <= 1_000_000;
-
-    /// How often a busy shard looks at its sockets and timers, in microseconds.
-    "runtime.preempt_timer_us" preempt_timer_us: u64 = 300,
-        "an integer from 50 to 100000", if |n| (50..=100_000).contains(n);
 }
 
 /// Names travel in AMQP short strings.

@@ -136,7 +136,7 @@ fn values_outside_of_their_bounds_are_refused() {
         "auth.default_user = ''",
         "auth.loopback_users = [1]",
         "auth.default_user = { x = 1 }",
-        "runtime.preempt_timer_us = 1",
+        "runtime.spin_before_park_us = 1000001",
     ] {
         let error = error(text);
         assert!(error.contains("but must be"), "{text}: {error}");

@@ -35,7 +35,6 @@ impl Config {
             handshake_timeout_ms: self.handshake_timeout_ms,
             write_stall_timeout_ms: self.write_stall_timeout_ms,
             spin_before_park_us: self.spin_before_park_us,
-            preempt_timer_us: self.preempt_timer_us,
             product: self.product.clone(),
             version: self.version.clone(),
         }

@@ -29,8 +29,6 @@ pub struct Settings {
     pub write_stall_timeout_ms: u64,
     /// How long an idle shard spins before it sleeps.
     pub spin_before_park_us: u64,
-    /// How often a busy shard looks at its sockets and timers.
-    pub preempt_timer_us: u64,
     /// `product` in the server properties.
     pub product: String,
     /// `version` in the server properties.

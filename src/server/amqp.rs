@@ -29,7 +29,6 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
     let broker = Broker {
         shards: plan.cpus.into_iter().map(Placement::Cpu).collect(),
         options: ShardOptions {
-            preempt_timer: Duration::from_micros(settings.preempt_timer_us),
             spin_before_park: Duration::from_micros(settings.spin_before_park_us),
             ..ShardOptions::default()
         },

@@ -12,7 +12,6 @@ use lepus_shards::ShardId;
 use lepus_shards::mesh::{Bell, Mesh, MeshPort};
 use lepus_shards::runtime::{
     Doorbell, DoorbellWaiter, Listener, Placement, RuntimeError, ShardOptions, sleep, spawn, spawn_shards,
-    yield_now,
 };
 use lepus_shards::shard::{Batch, Shard, ShardConfig, WRITER};
 use lepus_shards::topology::{Change, TopologyError, Writer};
@@ -210,6 +209,7 @@ async fn shard_main<P: Protocol>(seed: Seed, front: P) {
 fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
     let Seed { common, port, doorbell, handovers, first } = seed;
     let waiter = DoorbellWaiter::new(Arc::clone(&doorbell))?;
+    let own_doorbell = Arc::clone(&doorbell);
     let (mut writer, mut persistence, mut accepting) = (None, None, None);
     if let Some(first) = first {
         let listeners: io::Result<Vec<Listener>> = first.listeners.into_iter().map(Listener::adopt).collect();
@@ -230,6 +230,7 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         surroundings: Surroundings::new(front, common.shards, persistence),
         port,
         handovers,
+        doorbell: own_doorbell,
         started: common.started,
         write_stall_timeout_ms: common.write_stall_timeout_ms,
         open: Arc::clone(&common.open),
@@ -261,15 +262,14 @@ async fn pump<P: Protocol>(home: Rc<Home<P>>) {
         if turn.ended {
             return;
         }
-        if turn.again {
-            // Tasks that can read go first: what they read is in the next turn.
-            yield_now().await;
-            continue;
-        }
-        let may_sleep = home.worker.borrow_mut().try_park();
-        if may_sleep {
+        if !turn.again && home.worker.borrow_mut().try_park() {
             home.wake.notified().await;
             home.worker.borrow_mut().unpark();
+        } else {
+            // By way of the kernel: sockets that can be read are read first, and what was read is in the
+            // next turn. A task that merely yielded would keep the executor from looking at them.
+            home.doorbell.ring();
+            home.wake.notified().await;
         }
     }
 }

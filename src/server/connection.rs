@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use lepus_shards::runtime::{Notify, Socket, yield_now};
+use lepus_shards::runtime::{Notify, Socket};
 
 use super::protocol::Protocol;
 use super::worker::Home;
@@ -57,10 +57,8 @@ impl Connection {
 /// What the reading task does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AfterRead {
-    /// Waits for input.
+    /// Waits for input, also when there is probably more: others come first.
     Wait,
-    /// Reads on after everybody else had a turn: there was a buffer full, and probably is more.
-    ReadOn,
     /// Waits until the connection may be read again.
     Pause,
     /// Ends.
@@ -72,12 +70,12 @@ pub(super) async fn read<P: Protocol>(home: Rc<Home<P>>, connection: Rc<Connecti
     loop {
         let after = home.worker.borrow_mut().read(&connection);
         match after {
+            // When there is more, this comes back when everybody else has been looked at.
             AfterRead::Wait => {
                 if connection.socket.readable().await.is_err() {
                     break;
                 }
             }
-            AfterRead::ReadOn => yield_now().await,
             AfterRead::Pause => connection.resume.notified().await,
             AfterRead::End => break,
         }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use lepus_shards::mesh::MeshPort;
-use lepus_shards::runtime::{Listener, Notify, Socket};
+use lepus_shards::runtime::{Doorbell, Listener, Notify, Socket};
 use lepus_shards::shard::{Batch, LogSequence, Shard};
 use tracing::{debug, error};
 
@@ -30,6 +30,8 @@ use super::surroundings::Surroundings;
 pub(super) struct Home<P> {
     pub worker: RefCell<Worker<P>>,
     pub wake: Rc<Notify>,
+    /// The shard's own: rung when there is more to do at once, so that sockets are looked at between.
+    pub doorbell: Arc<Doorbell>,
 }
 
 /// An accepted connection on its way to its shard.
@@ -41,6 +43,7 @@ pub(super) struct WorkerParts<P> {
     pub surroundings: Surroundings<P>,
     pub port: MeshPort<Batch>,
     pub handovers: rtrb::Consumer<Handover>,
+    pub doorbell: Arc<Doorbell>,
     /// Time zero of all shards.
     pub started: Instant,
     pub write_stall_timeout_ms: u64,
@@ -117,7 +120,7 @@ impl<P: Protocol> Home<P> {
             active: false,
             more_due: false,
         };
-        Rc::new(Home { worker: RefCell::new(worker), wake })
+        Rc::new(Home { worker: RefCell::new(worker), wake, doorbell: parts.doorbell })
     }
 }
 
@@ -275,7 +278,7 @@ impl<P: Protocol> Worker<P> {
         P::receive(&mut self.shard, &mut self.around, slot, &self.read_buffer[..count]);
         connection.fills_forward.set(self.around.outboxes.forwarded() != forwarded);
         self.follow_disposition(connection);
-        if count == self.read_buffer.len() { AfterRead::ReadOn } else { AfterRead::Wait }
+        AfterRead::Wait
     }
 
     /// Input after the end of the conversation: reading it away lets the client's end of the stream
@@ -283,7 +286,7 @@ impl<P: Protocol> Worker<P> {
     fn discard(&mut self, connection: &Connection) -> AfterRead {
         match connection.socket.try_read(&mut self.read_buffer) {
             Ok(0) => AfterRead::End,
-            Ok(_) => AfterRead::ReadOn,
+            Ok(_) => AfterRead::Wait,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => AfterRead::Wait,
             Err(_) => AfterRead::End,
         }

@@ -2,8 +2,12 @@
 //!
 //! What the executor library does otherwise, and what is done about it here:
 //!
-//! - It looks at sockets and timers only every 100 ms while some task stays runnable:
-//!   [`ShardOptions::preempt_timer`] is well below a millisecond.
+//! - While some task stays runnable it looks at sockets and timers only when its preemption timer
+//!   fires; and if the timer has fired by the time it begins to run tasks - the kernel had given the CPU
+//!   to somebody else for so long - it goes to sleep with tasks runnable, and nothing wakes it. A
+//!   short timer therefore costs wake-ups on a busy host: with 0.3 ms, a shard was seen to sleep for ten
+//!   minutes. So the timer is long ([`PREEMPT_TIMER`]), and no task may stay runnable: one that has more
+//!   to do waits for something that the kernel reports, a socket or its own [`super::Doorbell`].
 //! - It runs a new task's first step inside the call that spawns it, where the spawning task may hold
 //!   a `RefCell`: [`spawn`] puts the task in line instead.
 //! - A dropped task handle cancels its task: [`spawn`] detaches.
@@ -28,11 +32,12 @@ pub enum Placement {
     Anywhere,
 }
 
+/// Longer than any time for which a thread does not get its CPU.
+const PREEMPT_TIMER: Duration = Duration::from_secs(1);
+
 /// How the executors behave.
 #[derive(Clone, Debug)]
 pub struct ShardOptions {
-    /// How often a busy shard looks at its sockets and timers.
-    pub preempt_timer: Duration,
     /// How long a shard that has nothing to do looks around before it sleeps; zero sleeps at once.
     pub spin_before_park: Duration,
     /// Entries of each of the executor's submission rings (the completion rings have twice as many).
@@ -44,12 +49,7 @@ pub struct ShardOptions {
 
 impl Default for ShardOptions {
     fn default() -> ShardOptions {
-        ShardOptions {
-            preempt_timer: Duration::from_micros(250),
-            spin_before_park: Duration::ZERO,
-            ring_depth: 512,
-            io_memory_bytes: 64 * 1024,
-        }
+        ShardOptions { spin_before_park: Duration::ZERO, ring_depth: 512, io_memory_bytes: 64 * 1024 }
     }
 }
 
@@ -152,7 +152,7 @@ fn executor(placement: Placement, options: &ShardOptions) -> io::Result<LocalExe
         Placement::Anywhere => glommio::Placement::Unbound,
     };
     let executor = LocalExecutorBuilder::new(place)
-        .preempt_timer(options.preempt_timer)
+        .preempt_timer(PREEMPT_TIMER)
         .spin_before_park(options.spin_before_park)
         .ring_depth(options.ring_depth)
         .io_memory(options.io_memory_bytes)
@@ -177,7 +177,8 @@ pub async fn sleep(duration: Duration) {
     glommio::timer::Timer::new(duration).await;
 }
 
-/// Lets every other task of the shard that can run do so before this one goes on.
+/// Lets every other task of the shard that can run do so before this one goes on. Sockets are not looked
+/// at meanwhile: not for a task that does it again and again.
 pub async fn yield_now() {
     glommio::executor().yield_now().await;
 }
