@@ -10,7 +10,7 @@ use super::failure::{
 use super::front::HasFront;
 use super::peer::{ChannelState, Content, Pause, Streaming};
 use super::properties::Properties;
-use super::session::{Taken, fail, fail_connection};
+use super::session::{Taken, fail, fail_connection, pause_for};
 
 const IDS: Ids = (60, 40);
 
@@ -88,7 +88,7 @@ pub(super) fn take_publish_method<E: HasFront>(
     Ok(Taken::Done)
 }
 
-/// A content header: the body's size is known, and memory for it is reserved.
+/// A content header: the body's size is known. It costs nothing until the body comes.
 pub(super) fn take_header<E: HasFront>(
     shard: &mut Shard,
     fx: &mut E,
@@ -96,10 +96,8 @@ pub(super) fn take_header<E: HasFront>(
     number: u16,
     payload: &[u8],
 ) -> Result<Taken, Failure> {
-    let front = fx.front();
-    let (most, budget, reserved) =
-        (front.config.max_message_bytes, front.config.assembly_budget_bytes, front.assembly_reserved_bytes);
-    let Some(channel) = front.channel(slot, number) else { return Err(unexpected(HEADER)) };
+    let most = fx.front().config.max_message_bytes;
+    let Some(channel) = fx.front().channel(slot, number) else { return Err(unexpected(HEADER)) };
     if let ChannelState::Refused { .. } = channel.state {
         return Ok(Taken::Done);
     }
@@ -114,15 +112,9 @@ pub(super) fn take_header<E: HasFront>(
         let text = format!("message size {size} is larger than configured max size {most}");
         return Err(Failure::new(PRECONDITION_FAILED, text, IDS));
     }
-    // One that is larger than the whole budget gets its turn when nothing else is underway.
-    if reserved > 0 && reserved + size > budget {
-        return Ok(Taken::Later(Pause::Assembly));
-    }
     Properties::parse(header.properties).map_err(malformed)?;
     content.properties = header.properties.to_vec();
     content.body_size = Some(size);
-    content.reserved_bytes = size;
-    front.assembly_reserved_bytes += size;
     if size == 0 {
         finish(shard, fx, slot, number)?;
     }
@@ -136,21 +128,38 @@ pub(super) fn take_body<E: HasFront>(
     slot: u32,
     number: u16,
     part: &[u8],
-) -> Result<(), Failure> {
+) -> Result<Taken, Failure> {
     let Some(channel) = fx.front().channel(slot, number) else { return Err(unexpected(BODY)) };
     if let ChannelState::Refused { .. } = channel.state {
-        return Ok(());
+        return Ok(Taken::Done);
     }
     let due = channel.content.as_deref_mut().and_then(|content| Some((content.body_size?, content)));
     let Some((size, content)) = due else { return Err(unexpected(BODY)) };
     if (content.body.len() + part.len()) as u64 > size {
         return Err(Failure::new(UNEXPECTED_FRAME, format!("content body is longer than {size} bytes"), IDS));
     }
-    content.body.extend_from_slice(part);
-    if content.body.len() as u64 == size {
+    let complete = (content.body.len() + part.len()) as u64 == size;
+    if !add_to_body(fx, slot, number, part) {
+        return Ok(Taken::Later(Pause::Assembly));
+    }
+    if complete {
         finish(shard, fx, slot, number)?;
     }
-    Ok(())
+    Ok(Taken::Done)
+}
+
+/// Adds to an incomplete body, if memory for such may grow. A channel without one keeps nothing.
+fn add_to_body<E: HasFront>(fx: &mut E, slot: u32, number: u16, part: &[u8]) -> bool {
+    let front = fx.front();
+    if front.channel(slot, number).is_none_or(|channel| channel.content.is_none()) {
+        return true;
+    }
+    if !front.reserve_assembly(slot, part.len() as u64) {
+        return false;
+    }
+    let content = front.channel(slot, number).and_then(|channel| channel.content.as_deref_mut());
+    content.expect("it was just looked at").body.extend_from_slice(part);
+    true
 }
 
 /// Begins to take a body frame in pieces, if one is due: a large frame need not be whole in memory
@@ -168,7 +177,7 @@ pub(super) fn begin_streaming<E: HasFront>(fx: &mut E, slot: u32, head: FrameHea
     fits && head.size > 0
 }
 
-/// The next piece of a body frame that is taken as it comes; none while only the end byte is missing.
+/// The next piece of a body frame that is taken as it comes; none if it must come again.
 pub(super) fn take_streamed<E: HasFront>(
     shard: &mut Shard,
     fx: &mut E,
@@ -180,10 +189,11 @@ pub(super) fn take_streamed<E: HasFront>(
     if remaining > 0 {
         let count = remaining.min(bytes.len());
         // The channel may have been refused meanwhile: then the content is gone.
-        if let Some(content) = peer.channel(number).and_then(|channel| channel.content.as_deref_mut()) {
-            content.body.extend_from_slice(&bytes[..count]);
+        if !add_to_body(fx, slot, number, &bytes[..count]) {
+            pause_for(fx, slot, Pause::Assembly);
+            return None;
         }
-        peer.streaming = Some(Streaming { channel: number, remaining: remaining - count });
+        fx.front().peer(slot).streaming = Some(Streaming { channel: number, remaining: remaining - count });
         return Some(count);
     }
     peer.streaming = None;
@@ -203,7 +213,7 @@ pub(super) fn take_streamed<E: HasFront>(
 fn finish<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32, number: u16) -> Result<(), Failure> {
     let channel = fx.front().channel(slot, number).expect("a content belongs to a channel");
     let content = channel.content.take().expect("a content was completed");
-    fx.front().release_assembly(content.reserved_bytes);
+    fx.front().release_assembly(slot, content.body.len() as u64);
     let method = PublishMethod {
         exchange: &content.exchange,
         routing_key: &content.routing_key,

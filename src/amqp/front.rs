@@ -13,7 +13,7 @@ use super::auth::Authenticate;
 use super::codec::FrameHead;
 use super::limits::{OUTPUT_BYTES_MAX, POOLED_BUFFER_BYTES_MAX, POOLED_BUFFERS_MAX};
 use super::output::Output;
-use super::peer::{Capabilities, Channel, Peer, Phase};
+use super::peer::{Capabilities, Channel, Pause, Peer, Phase};
 
 /// What the protocol must know of the configuration.
 pub struct FrontConfig {
@@ -67,7 +67,12 @@ pub struct Front {
     pool: Vec<Vec<u8>>,
     pub(super) now_ms: u64,
     pub(super) blocked: bool,
+    /// Bytes of bodies that are not complete.
     pub(super) assembly_reserved_bytes: u64,
+    /// The connection whose bodies may go past the budget, and since when.
+    pub(super) assembly_turn: Option<(u32, u64)>,
+    /// Connections that wait for it.
+    pub(super) assembly_waiting: Vec<u32>,
     /// Where the next look at deadlines and heartbeats begins.
     pub(super) sweep_from: usize,
 }
@@ -84,6 +89,8 @@ impl Front {
             now_ms: 0,
             blocked: false,
             assembly_reserved_bytes: 0,
+            assembly_turn: None,
+            assembly_waiting: Vec::new(),
             sweep_from: 0,
         }
     }
@@ -237,16 +244,33 @@ impl Front {
         self.peers.get_mut(slot as usize)?.channel(number)
     }
 
-    /// A body has been completed, or given up: what it had reserved is free for others.
-    pub(super) fn release_assembly(&mut self, bytes: u64) {
+    /// Takes memory for a part of a body that is not complete. Past the budget one connection at a time
+    /// may go on, so that some body always gets complete; for the others it is false, and they wait.
+    pub(super) fn reserve_assembly(&mut self, slot: u32, bytes: u64) -> bool {
+        if self.assembly_reserved_bytes + bytes > self.config.assembly_budget_bytes {
+            let (whose, _) = *self.assembly_turn.get_or_insert((slot, self.now_ms));
+            if whose != slot {
+                self.assembly_waiting.push(slot);
+                return false;
+            }
+        }
+        self.assembly_reserved_bytes += bytes;
+        true
+    }
+
+    /// A body of the connection has been completed, or given up: others may go on.
+    pub(super) fn release_assembly(&mut self, slot: u32, bytes: u64) {
         if bytes == 0 {
             return;
         }
         self.assembly_reserved_bytes -= bytes;
-        let waiting = self.peers.iter().filter(|(_, peer)| peer.pause == Some(super::peer::Pause::Assembly));
-        let waiting: Vec<u32> = waiting.map(|(slot, _)| slot as u32).collect();
-        for slot in waiting {
-            self.mark_resumable(slot);
+        if self.assembly_turn.is_some_and(|(whose, _)| whose == slot) {
+            self.assembly_turn = None;
+        }
+        for waiting in std::mem::take(&mut self.assembly_waiting) {
+            if self.peers.get(waiting as usize).is_some_and(|peer| peer.pause == Some(Pause::Assembly)) {
+                self.mark_resumable(waiting);
+            }
         }
     }
 }

@@ -29,6 +29,10 @@ pub const POOLED_BUFFER_BYTES_MAX: usize = 1024 * 1024;
 /// Longest a connection may be kept waiting for the other side's close-ok, in milliseconds.
 pub const CLOSE_TIMEOUT_MS: u64 = 5_000;
 
+/// How long others wait for one connection to complete a body that memory for such is short for, in
+/// milliseconds: a body of the largest size comes in that time at 5 MB/s.
+pub const ASSEMBLY_TURN_MS: u64 = 30_000;
+
 /// How long the answer to wrong credentials takes, in milliseconds: always the same.
 pub const REFUSED_LOGIN_DELAY_MS: u64 = 500;
 

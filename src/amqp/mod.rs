@@ -32,3 +32,6 @@ pub use front::{Disposition, Front, FrontConfig, HasFront};
 pub use output::Output;
 pub use session::{disconnected, receive, resume, shutdown};
 pub use timing::tick;
+
+#[cfg(test)]
+mod session_tests;

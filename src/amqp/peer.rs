@@ -37,9 +37,9 @@ pub enum Phase {
 pub enum Pause {
     /// It wants to publish, and memory is short.
     Blocked,
-    /// A channel holds back all that it may.
+    /// A channel holds back all that it may, or the connection's close waits for the channels.
     Held,
-    /// A large body waits until others are complete.
+    /// Memory for incomplete bodies is used up: another one's turn is first.
     Assembly,
 }
 
@@ -114,9 +114,8 @@ pub struct Content {
     /// None until the header has come.
     pub body_size: Option<u64>,
     pub properties: Vec<u8>,
+    /// What has come of the body; it counts against the shard's assembly budget.
     pub body: Vec<u8>,
-    /// Of the shard's assembly budget.
-    pub reserved_bytes: u64,
 }
 
 /// A channel.
@@ -211,6 +210,11 @@ impl Peer {
 
     pub fn index(&self, number: u16) -> Result<usize, usize> {
         self.channels.binary_search_by_key(&number, |(number, _)| *number)
+    }
+
+    /// Some channel has frames, or a request, that are not done with.
+    pub fn is_busy(&self) -> bool {
+        !self.orphans.is_empty() || self.channels.iter().any(|(_, channel)| channel.holds_back())
     }
 
     /// The socket is still read and its frames count.

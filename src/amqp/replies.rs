@@ -119,10 +119,11 @@ impl Front {
 
     /// The channel's request has its answer: what was held back may go on.
     fn answered(&mut self, to: Address) -> Option<Busy> {
-        let channel = self.channel(to.connection.slot, to.channel)?;
+        let slot = to.connection.slot;
+        let channel = self.channel(slot, to.channel)?;
         let busy = channel.busy.take();
-        if !channel.held.is_empty() {
-            self.mark_resumable(to.connection.slot);
+        if !channel.held.is_empty() || self.peer(slot).pause == Some(Pause::Held) {
+            self.mark_resumable(slot);
         }
         busy
     }
@@ -154,6 +155,8 @@ impl Front {
         let (_, channel) = peer.channels.remove(index);
         if !channel.held.is_empty() {
             peer.orphans.push((number, channel.held));
+        }
+        if !peer.orphans.is_empty() || peer.pause == Some(Pause::Held) {
             self.mark_resumable(slot);
         }
     }
@@ -189,11 +192,11 @@ impl Front {
         let reserved = match self.channel(slot, number) {
             Some(channel) => {
                 channel.state = ChannelState::Refused { close_ok: false, released: false };
-                channel.content.take().map_or(0, |content| content.reserved_bytes)
+                channel.content.take().map_or(0, |content| content.body.len() as u64)
             }
             None => 0,
         };
-        self.release_assembly(reserved);
+        self.release_assembly(slot, reserved);
     }
 
     fn write_good_reply(&mut self, to: Address, busy: Busy, reply: Reply) {

@@ -191,6 +191,12 @@ fn take_frame<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32, bytes: &[u8
         return Some(bytes.len());
     }
     if head.channel == 0 {
+        let peer = fx.front().peer(slot);
+        if method::ids(&frame[FrameHead::BYTES..]) == Some((10, 50)) && peer.is_running() && peer.is_busy() {
+            // What the channels were sent before comes first: a publish may be among it.
+            pause_for(fx, slot, Pause::Held);
+            return None;
+        }
         take_connection_frame(shard, fx, slot, head, frame);
         return Some(frame.len());
     }
@@ -342,7 +348,7 @@ fn take_channel_frame<E: HasFront>(
             methods::take(shard, fx, slot, number, class, ids).map(|()| Taken::Done)
         }
         HEADER => content::take_header(shard, fx, slot, number, payload),
-        BODY => content::take_body(shard, fx, slot, number, payload).map(|()| Taken::Done),
+        BODY => content::take_body(shard, fx, slot, number, payload),
         _ => Err(Failure::new(UNEXPECTED_FRAME, "heartbeat on a channel", (0, 0))),
     }
 }
@@ -449,9 +455,9 @@ fn leave<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32) {
     peer.orphans.clear();
     peer.streaming = None;
     peer.pause = None;
-    let reserved = channels.iter().filter_map(|(_, channel)| channel.content.as_deref());
-    let reserved = reserved.map(|content| content.reserved_bytes).sum();
-    fx.front().release_assembly(reserved);
+    let incomplete = channels.iter().filter_map(|(_, channel)| channel.content.as_deref());
+    let reserved = incomplete.map(|content| content.body.len() as u64).sum();
+    fx.front().release_assembly(slot, reserved);
     if let Some(connection) = connection {
         shard.close_connection(fx, connection);
     }

@@ -6,7 +6,9 @@
 use lepus_shards::shard::Shard;
 
 use super::codec::HEARTBEAT_FRAME;
+use super::failure::{Failure, RESOURCE_ERROR};
 use super::front::HasFront;
+use super::limits::ASSEMBLY_TURN_MS;
 use super::peer::{Peer, Phase};
 use super::session;
 
@@ -25,6 +27,14 @@ pub fn tick<E: HasFront>(shard: &mut Shard, fx: &mut E, now_ms: u64) {
     let front = fx.front();
     let passed_ms = now_ms.saturating_sub(front.now_ms).max(1);
     front.now_ms = front.now_ms.max(now_ms);
+    if let Some((slot, since_ms)) = front.assembly_turn
+        && !front.assembly_waiting.is_empty()
+        && now_ms - since_ms >= ASSEMBLY_TURN_MS
+    {
+        let text = "memory for incomplete bodies is short, and this one's body does not get complete";
+        session::fail_connection(shard, fx, slot, &Failure::new(RESOURCE_ERROR, text, (60, 40)));
+    }
+    let front = fx.front();
     let slots = front.peers.capacity().max(1);
     let count = (slots as u64 * passed_ms).div_ceil(SWEEP_MS).min(slots as u64) as usize;
     let from = front.sweep_from;
