@@ -3,6 +3,7 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`data_dir`] | the data directory: that it is ours, writable, in a format we read, and used by one process |
+//! | [`log`] | one shard's messages and settlements in segment files, with group commit and recovery |
 //! | [`topology_store`] | durable topology as versioned, conditional transactions on an embedded store |
 //!
 //! Nothing here knows what a queue or an exchange is: rows are keys and values.
@@ -11,6 +12,7 @@
 
 pub mod data_dir;
 pub mod limits;
+pub mod log;
 #[cfg(test)]
 mod test_dir;
 pub mod topology_store;

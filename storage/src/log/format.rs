@@ -1,0 +1,398 @@
+//! How the shard log lies on disk: format version 1. Everything is little endian.
+//!
+//! A log is a row of segment files, numbered upwards from 1. A segment begins with one block that says
+//! what it is; commits follow, each at a multiple of the block size:
+//!
+//! ```text
+//! segment header, one block of 4,096 bytes
+//!   magic "LEPUSLOG" | format u32 | shard u32 | segment u64 | epoch u32 | crc u32 (of what precedes it) | zeros
+//! commit, padded with zeros to whole blocks
+//!   magic u32 | crc u32 (of everything behind it, padding excepted) | segment u64 | commit u64 | frontier u64
+//!   | epoch u32 | payload bytes u32 | records u32 | zero u32 | payload
+//! record
+//!   bytes u32 (of what follows) | kind u8 | ...
+//!   kind 1, message: zero u8 | queues u16 | sequence u64 | published, ms since 1970, u64 | time to live, ms, u64
+//!     (all ones: none) | queue u64 ... | content
+//!   kind 2, settled: zero u8 | zero u16 | (sequence u64 | queue u64) ...
+//! ```
+//!
+//! *Commits* are numbered upwards through all segments. *Frontier* is the last commit known to be on
+//! disk when this one was written: what is missing behind the last frontier was never confirmed.
+//! Segments are used again under a new number, which stands in each of their commits, so that what a
+//! segment held before is never read as new. *Sequences* name messages: the epoch of the broker's start
+//! in the upper 24 bits and a count in the lower 40, so that none is ever used twice, even when a power
+//! loss has cut the log short.
+
+/// The version of the format that this module writes, and the newest that it reads.
+pub const FORMAT: u32 = 1;
+
+/// Everything on disk begins at a multiple of this: what direct I/O asks for.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Bytes of a commit before its payload.
+pub const COMMIT_HEADER_BYTES: usize = 48;
+
+const SEGMENT_MAGIC: &[u8; 8] = b"LEPUSLOG";
+const COMMIT_MAGIC: u32 = u32::from_le_bytes(*b"LEPC");
+const MESSAGE: u8 = 1;
+const SETTLED: u8 = 2;
+const MESSAGE_HEAD_BYTES: usize = 4 + 1 + 1 + 2 + 8 + 8 + 8;
+const SETTLED_HEAD_BYTES: usize = 4 + 4;
+const NO_TTL: u64 = u64::MAX;
+const COUNT_BITS: u32 = 40;
+
+/// A message's name in its shard's log. See the module.
+pub type Sequence = u64;
+
+/// The sequence before the first one of an epoch.
+pub fn first_sequence(epoch: u32) -> Sequence {
+    u64::from(epoch) << COUNT_BITS
+}
+
+/// A whole number of blocks that holds this many bytes.
+pub fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(BLOCK_BYTES)
+}
+
+/// What the first block of a segment says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentHeader {
+    /// The shard whose log it belongs to.
+    pub shard: u32,
+    /// Its number.
+    pub segment: u64,
+    /// The start of the broker that began it.
+    pub epoch: u32,
+}
+
+/// Why a segment's first block is not a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadHeader {
+    /// It is not one of ours, or damaged.
+    Unreadable,
+    /// It was written by a later version.
+    Newer(u32),
+}
+
+impl SegmentHeader {
+    const BYTES: usize = 32;
+
+    /// Appends one block.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(SEGMENT_MAGIC);
+        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&self.shard.to_le_bytes());
+        out.extend_from_slice(&self.segment.to_le_bytes());
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        let crc = crc32c::crc32c(&out[start..]);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.resize(start + BLOCK_BYTES, 0);
+    }
+
+    /// # Errors
+    /// [`BadHeader`].
+    pub fn read(block: &[u8]) -> Result<SegmentHeader, BadHeader> {
+        let head = block.get(..Self::BYTES).ok_or(BadHeader::Unreadable)?;
+        let mut reader = Reader(head);
+        let (covered, crc) = head.split_at(Self::BYTES - 4);
+        if reader.take(8) != Some(SEGMENT_MAGIC) || crc != crc32c::crc32c(covered).to_le_bytes() {
+            return Err(BadHeader::Unreadable);
+        }
+        let format = reader.u32().ok_or(BadHeader::Unreadable)?;
+        if format > FORMAT {
+            return Err(BadHeader::Newer(format));
+        }
+        let mut rest =
+            || Some(SegmentHeader { shard: reader.u32()?, segment: reader.u64()?, epoch: reader.u32()? });
+        rest().ok_or(BadHeader::Unreadable)
+    }
+}
+
+/// What stands in front of a commit's records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CommitHeader {
+    /// The segment that it is in.
+    pub segment: u64,
+    /// Its own number.
+    pub commit: u64,
+    /// The last commit known to be on disk when this one was written.
+    pub frontier: u64,
+    /// The start of the broker that wrote it.
+    pub epoch: u32,
+    /// Bytes of its records.
+    pub payload_bytes: u32,
+    /// How many records there are.
+    pub records: u32,
+}
+
+impl CommitHeader {
+    /// Writes the header over the first bytes of `commit`, whose payload is all there.
+    ///
+    /// # Panics
+    /// When `commit` is not header and payload and nothing else.
+    pub fn seal(&self, commit: &mut [u8]) {
+        assert_eq!(commit.len(), COMMIT_HEADER_BYTES + self.payload_bytes as usize, "header and payload");
+        let mut head = Vec::with_capacity(COMMIT_HEADER_BYTES);
+        head.extend_from_slice(&COMMIT_MAGIC.to_le_bytes());
+        head.extend_from_slice(&[0; 4]);
+        for long in [self.segment, self.commit, self.frontier] {
+            head.extend_from_slice(&long.to_le_bytes());
+        }
+        for word in [self.epoch, self.payload_bytes, self.records, 0] {
+            head.extend_from_slice(&word.to_le_bytes());
+        }
+        head.truncate(COMMIT_HEADER_BYTES);
+        commit[..COMMIT_HEADER_BYTES].copy_from_slice(&head);
+        let crc = crc32c::crc32c(&commit[8..]);
+        commit[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The whole commit of this segment at the start of `bytes`, if one is there: its header and its
+    /// records.
+    pub fn read(bytes: &[u8], segment: u64) -> Option<(CommitHeader, &[u8])> {
+        let mut reader = Reader(bytes);
+        if reader.u32()? != COMMIT_MAGIC {
+            return None;
+        }
+        let crc = reader.u32()?;
+        let (found, commit, frontier) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (epoch, payload_bytes, records, _) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
+        let payload = reader.take(payload_bytes as usize)?;
+        if found != segment || crc32c::crc32c(&bytes[8..COMMIT_HEADER_BYTES + payload.len()]) != crc {
+            return None;
+        }
+        Some((CommitHeader { segment, commit, frontier, epoch, payload_bytes, records }, payload))
+    }
+}
+
+/// A message as it is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessageHead {
+    /// Its name.
+    pub sequence: Sequence,
+    /// When it was published, in milliseconds since 1970.
+    pub published_ms: u64,
+    /// Its own time to live, in milliseconds.
+    pub ttl_ms: Option<u64>,
+}
+
+/// Bytes of a message's record.
+pub fn message_bytes(queues: usize, content_bytes: usize) -> usize {
+    MESSAGE_HEAD_BYTES + 8 * queues + content_bytes
+}
+
+/// Appends a message. Its content is `parts`, one behind the other.
+///
+/// # Panics
+/// With more than 65,535 queues or content of 4 GiB.
+pub fn put_message(
+    out: &mut Vec<u8>,
+    head: &MessageHead,
+    queues: impl ExactSizeIterator<Item = u64>,
+    parts: &[&[u8]],
+) {
+    let content: usize = parts.iter().map(|part| part.len()).sum();
+    let bytes = message_bytes(queues.len(), content) - 4;
+    out.reserve(bytes + 4);
+    out.extend_from_slice(&u32::try_from(bytes).expect("a message is below 4 GiB").to_le_bytes());
+    out.extend_from_slice(&[MESSAGE, 0]);
+    let count = u16::try_from(queues.len()).expect("a shard's queues are appended in groups");
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&head.sequence.to_le_bytes());
+    out.extend_from_slice(&head.published_ms.to_le_bytes());
+    out.extend_from_slice(&head.ttl_ms.unwrap_or(NO_TTL).to_le_bytes());
+    queues.for_each(|queue| out.extend_from_slice(&queue.to_le_bytes()));
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+/// Appends settlements: message and queue.
+pub fn put_settled(out: &mut Vec<u8>, settled: &[(Sequence, u64)]) {
+    let bytes = SETTLED_HEAD_BYTES - 4 + 16 * settled.len();
+    out.reserve(bytes + 4);
+    out.extend_from_slice(&u32::try_from(bytes).expect("settlements are appended in groups").to_le_bytes());
+    out.extend_from_slice(&[SETTLED, 0, 0, 0]);
+    for (sequence, queue) in settled {
+        out.extend_from_slice(&sequence.to_le_bytes());
+        out.extend_from_slice(&queue.to_le_bytes());
+    }
+}
+
+/// A record as it is read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record<'a> {
+    /// A message in these queues.
+    Message {
+        /// Its name and times.
+        head: MessageHead,
+        /// Queues that it is in.
+        queues: Vec<u64>,
+        /// Opaque to the log.
+        content: &'a [u8],
+    },
+    /// These messages are done with in these queues.
+    Settled(Vec<(Sequence, u64)>),
+}
+
+/// Gives the records of a commit, in order.
+///
+/// # Errors
+/// [`Malformed`] at the first record that is none: the commit's checksum held, so it was written so.
+pub fn read_records(payload: &[u8]) -> impl Iterator<Item = Result<Record<'_>, Malformed>> {
+    let mut rest = Reader(payload);
+    std::iter::from_fn(move || {
+        if rest.0.is_empty() {
+            return None;
+        }
+        let record = read_record(&mut rest);
+        if record.is_none() {
+            rest = Reader(&[]);
+        }
+        Some(record.ok_or(Malformed))
+    })
+}
+
+/// A commit holds something that this version does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a record that this version does not know")]
+pub struct Malformed;
+
+fn read_record<'a>(rest: &mut Reader<'a>) -> Option<Record<'a>> {
+    let bytes = rest.u32()? as usize;
+    let mut reader = Reader(rest.take(bytes)?);
+    let kind = reader.take(2)?[0];
+    let queues = reader.u16()?;
+    match kind {
+        MESSAGE => {
+            let (sequence, published_ms, ttl) = (reader.u64()?, reader.u64()?, reader.u64()?);
+            let queues = (0..queues).map(|_| reader.u64()).collect::<Option<Vec<_>>>()?;
+            let head = MessageHead { sequence, published_ms, ttl_ms: (ttl != NO_TTL).then_some(ttl) };
+            Some(Record::Message { head, queues, content: reader.0 })
+        }
+        SETTLED if reader.0.len().is_multiple_of(16) => {
+            let count = reader.0.len() / 16;
+            let settled =
+                (0..count).map(|_| Some((reader.u64()?, reader.u64()?))).collect::<Option<Vec<_>>>()?;
+            Some(Record::Settled(settled))
+        }
+        _ => None,
+    }
+}
+
+/// Reads numbers off the front of bytes.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_segment_header_is_one_block_and_comes_back() {
+        let header = SegmentHeader { shard: 3, segment: 77, epoch: 5 };
+        let mut block = Vec::new();
+        header.write(&mut block);
+        assert_eq!(block.len(), BLOCK_BYTES);
+        assert_eq!(SegmentHeader::read(&block), Ok(header));
+        block[17] ^= 1;
+        assert_eq!(SegmentHeader::read(&block), Err(BadHeader::Unreadable));
+        assert_eq!(SegmentHeader::read(&[0; BLOCK_BYTES]), Err(BadHeader::Unreadable));
+    }
+
+    #[test]
+    fn a_later_format_is_told_from_damage() {
+        let mut block = Vec::new();
+        SegmentHeader { shard: 0, segment: 1, epoch: 1 }.write(&mut block);
+        block[8] = 9;
+        let crc = crc32c::crc32c(&block[..28]);
+        block[28..32].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(SegmentHeader::read(&block), Err(BadHeader::Newer(9)));
+    }
+
+    fn commit(payload: &[u8], records: u32) -> Vec<u8> {
+        let mut bytes = vec![0; COMMIT_HEADER_BYTES];
+        bytes.extend_from_slice(payload);
+        let header = CommitHeader {
+            segment: 4,
+            commit: 9,
+            frontier: 8,
+            epoch: 2,
+            payload_bytes: payload.len() as u32,
+            records,
+        };
+        header.seal(&mut bytes);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn records_come_back_as_they_were_put(
+            sequence in any::<u64>(),
+            published_ms in any::<u64>(),
+            ttl_ms in prop::option::of(0..u64::MAX),
+            queues in prop::collection::vec(any::<u64>(), 1..5),
+            content in prop::collection::vec(any::<u8>(), 0..300),
+            cut in any::<prop::sample::Index>(),
+            settled in prop::collection::vec((any::<u64>(), any::<u64>()), 0..20),
+        ) {
+            let head = MessageHead { sequence, published_ms, ttl_ms };
+            let mut payload = Vec::new();
+            let (front, back) = content.split_at(cut.index(content.len() + 1));
+            put_message(&mut payload, &head, queues.iter().copied(), &[front, back]);
+            prop_assert_eq!(payload.len(), message_bytes(queues.len(), content.len()));
+            put_settled(&mut payload, &settled);
+            let bytes = commit(&payload, 2);
+            let (header, read) = CommitHeader::read(&bytes, 4).unwrap();
+            prop_assert_eq!((header.commit, header.records), (9, 2));
+            let records: Vec<_> = read_records(read).collect::<Result<_, _>>().unwrap();
+            prop_assert_eq!(records, vec![Record::Message { head, queues, content: &content }, Record::Settled(settled)]);
+            prop_assert!(CommitHeader::read(&bytes, 5).is_none(), "of another segment");
+        }
+
+        #[test]
+        fn a_changed_bit_or_a_missing_end_is_noticed(
+            payload in prop::collection::vec(any::<u8>(), 0..200),
+            at in any::<prop::sample::Index>(),
+            bit in 0u8..8,
+        ) {
+            let bytes = commit(&payload, 1);
+            let mut changed = bytes.clone();
+            changed[at.index(bytes.len())] ^= 1 << bit;
+            prop_assert!(CommitHeader::read(&changed, 4).is_none());
+            prop_assert!(CommitHeader::read(&bytes[..at.index(bytes.len())], 4).is_none());
+        }
+
+        #[test]
+        fn anything_can_be_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = SegmentHeader::read(&bytes);
+            let _ = CommitHeader::read(&bytes, 0);
+            for record in read_records(&bytes) {
+                let _ = record;
+            }
+        }
+    }
+}
