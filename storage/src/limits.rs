@@ -10,3 +10,24 @@ pub const COMMITS_OUTSTANDING_MAX: usize = 1024;
 /// Pages of the topology file kept in memory. Rows are read once, at start: the cache only serves
 /// the inner pages that commits touch.
 pub const TOPOLOGY_CACHE_BYTES: usize = 16 * 1024 * 1024;
+
+/// A commit of a shard's log is closed when it has this many bytes.
+pub const COMMIT_BYTES_MAX: usize = 1024 * 1024;
+
+/// How long settlements wait for a commit to ride on, in milliseconds.
+pub const SETTLE_DELAY_MS: u64 = 100;
+
+/// Settlements that go in one commit: 64 KiB.
+pub const SETTLEMENTS_PER_COMMIT_MAX: usize = 4096;
+
+/// How long after a segment could not be prepared it is tried again, in milliseconds.
+pub const NO_SPACE_RETRY_MS: u64 = 1000;
+
+/// Segments that the files of a log may take beyond twice what is live in them.
+pub const SPARE_SEGMENTS: u64 = 4;
+
+/// Size of a segment of a shard's log.
+pub const SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
+
+const _: () =
+    assert!(SETTLEMENTS_PER_COMMIT_MAX * 16 * 8 < COMMIT_BYTES_MAX, "settlements do not crowd out messages");

@@ -7,16 +7,17 @@
 //! segment header, one block of 4,096 bytes
 //!   magic "LEPUSLOG" | format u32 | shard u32 | segment u64 | epoch u32 | crc u32 (of what precedes it) | zeros
 //! commit, padded with zeros to whole blocks
-//!   magic u32 | crc u32 (of everything behind it, padding excepted) | segment u64 | commit u64 | frontier u64
-//!   | epoch u32 | payload bytes u32 | records u32 | zero u32 | payload
+//!   magic u32 | crc u32 (of everything behind it, padding excepted) | segment u64 | first commit u64
+//!   | commit u64 | frontier u64 | epoch u32 | payload bytes u32 | records u32 | zero u32 | payload
 //! record
-//!   bytes u32 (of what follows) | kind u8 | ...
-//!   kind 1, message: zero u8 | queues u16 | sequence u64 | published, ms since 1970, u64 | time to live, ms, u64
+//!   bytes u32 (of what follows) | kind u8 | count u24 | ...
+//!   kind 1, message in `count` queues: sequence u64 | published, ms since 1970, u64 | time to live, ms, u64
 //!     (all ones: none) | queue u64 ... | content
-//!   kind 2, settled: zero u8 | zero u16 | (sequence u64 | queue u64) ...
+//!   kind 2, `count` settlements: (sequence u64 | queue u64) ...
 //! ```
 //!
-//! *Commits* are numbered upwards through all segments. *Frontier* is the last commit known to be on
+//! *Commits* are numbered upwards through all segments; the *first commit* is that of the segment.
+//! *Frontier* is the last commit known to be on
 //! disk when this one was written: what is missing behind the last frontier was never confirmed.
 //! Segments are used again under a new number, which stands in each of their commits, so that what a
 //! segment held before is never read as new. *Sequences* name messages: the epoch of the broker's start
@@ -30,14 +31,16 @@ pub const FORMAT: u32 = 1;
 pub const BLOCK_BYTES: usize = 4096;
 
 /// Bytes of a commit before its payload.
-pub const COMMIT_HEADER_BYTES: usize = 48;
+pub const COMMIT_HEADER_BYTES: usize = 56;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"LEPUSLOG";
 const COMMIT_MAGIC: u32 = u32::from_le_bytes(*b"LEPC");
-const MESSAGE: u8 = 1;
-const SETTLED: u8 = 2;
-const MESSAGE_HEAD_BYTES: usize = 4 + 1 + 1 + 2 + 8 + 8 + 8;
+const MESSAGE: u32 = 1;
+const SETTLED: u32 = 2;
+const MESSAGE_HEAD_BYTES: usize = 4 + 4 + 8 + 8 + 8;
 const SETTLED_HEAD_BYTES: usize = 4 + 4;
+/// Most queues of a message, and most settlements of a record.
+pub const COUNT_MAX: usize = (1 << 24) - 1;
 const NO_TTL: u64 = u64::MAX;
 const COUNT_BITS: u32 = 40;
 
@@ -114,6 +117,8 @@ impl SegmentHeader {
 pub struct CommitHeader {
     /// The segment that it is in.
     pub segment: u64,
+    /// The number of the first commit in that segment.
+    pub first_commit: u64,
     /// Its own number.
     pub commit: u64,
     /// The last commit known to be on disk when this one was written.
@@ -136,13 +141,12 @@ impl CommitHeader {
         let mut head = Vec::with_capacity(COMMIT_HEADER_BYTES);
         head.extend_from_slice(&COMMIT_MAGIC.to_le_bytes());
         head.extend_from_slice(&[0; 4]);
-        for long in [self.segment, self.commit, self.frontier] {
+        for long in [self.segment, self.first_commit, self.commit, self.frontier] {
             head.extend_from_slice(&long.to_le_bytes());
         }
         for word in [self.epoch, self.payload_bytes, self.records, 0] {
             head.extend_from_slice(&word.to_le_bytes());
         }
-        head.truncate(COMMIT_HEADER_BYTES);
         commit[..COMMIT_HEADER_BYTES].copy_from_slice(&head);
         let crc = crc32c::crc32c(&commit[8..]);
         commit[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -156,13 +160,17 @@ impl CommitHeader {
             return None;
         }
         let crc = reader.u32()?;
-        let (found, commit, frontier) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (found, first_commit) = (reader.u64()?, reader.u64()?);
+        let (commit, frontier) = (reader.u64()?, reader.u64()?);
         let (epoch, payload_bytes, records, _) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
         let payload = reader.take(payload_bytes as usize)?;
         if found != segment || crc32c::crc32c(&bytes[8..COMMIT_HEADER_BYTES + payload.len()]) != crc {
             return None;
         }
-        Some((CommitHeader { segment, commit, frontier, epoch, payload_bytes, records }, payload))
+        Some((
+            CommitHeader { segment, first_commit, commit, frontier, epoch, payload_bytes, records },
+            payload,
+        ))
     }
 }
 
@@ -185,7 +193,7 @@ pub fn message_bytes(queues: usize, content_bytes: usize) -> usize {
 /// Appends a message. Its content is `parts`, one behind the other.
 ///
 /// # Panics
-/// With more than 65,535 queues or content of 4 GiB.
+/// With more than [`COUNT_MAX`] queues or content of 4 GiB.
 pub fn put_message(
     out: &mut Vec<u8>,
     head: &MessageHead,
@@ -196,9 +204,7 @@ pub fn put_message(
     let bytes = message_bytes(queues.len(), content) - 4;
     out.reserve(bytes + 4);
     out.extend_from_slice(&u32::try_from(bytes).expect("a message is below 4 GiB").to_le_bytes());
-    out.extend_from_slice(&[MESSAGE, 0]);
-    let count = u16::try_from(queues.len()).expect("a shard's queues are appended in groups");
-    out.extend_from_slice(&count.to_le_bytes());
+    put_kind(out, MESSAGE, queues.len());
     out.extend_from_slice(&head.sequence.to_le_bytes());
     out.extend_from_slice(&head.published_ms.to_le_bytes());
     out.extend_from_slice(&head.ttl_ms.unwrap_or(NO_TTL).to_le_bytes());
@@ -206,12 +212,25 @@ pub fn put_message(
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
+fn put_kind(out: &mut Vec<u8>, kind: u32, count: usize) {
+    assert!(count <= COUNT_MAX, "a record counts in 24 bits");
+    out.extend_from_slice(&(kind | (count as u32) << 8).to_le_bytes());
+}
+
+/// Bytes of a record of settlements.
+pub fn settled_bytes(count: usize) -> usize {
+    SETTLED_HEAD_BYTES + 16 * count
+}
+
 /// Appends settlements: message and queue.
+///
+/// # Panics
+/// With more than [`COUNT_MAX`].
 pub fn put_settled(out: &mut Vec<u8>, settled: &[(Sequence, u64)]) {
-    let bytes = SETTLED_HEAD_BYTES - 4 + 16 * settled.len();
+    let bytes = settled_bytes(settled.len()) - 4;
     out.reserve(bytes + 4);
     out.extend_from_slice(&u32::try_from(bytes).expect("settlements are appended in groups").to_le_bytes());
-    out.extend_from_slice(&[SETTLED, 0, 0, 0]);
+    put_kind(out, SETTLED, settled.len());
     for (sequence, queue) in settled {
         out.extend_from_slice(&sequence.to_le_bytes());
         out.extend_from_slice(&queue.to_le_bytes());
@@ -260,20 +279,19 @@ pub struct Malformed;
 fn read_record<'a>(rest: &mut Reader<'a>) -> Option<Record<'a>> {
     let bytes = rest.u32()? as usize;
     let mut reader = Reader(rest.take(bytes)?);
-    let kind = reader.take(2)?[0];
-    let queues = reader.u16()?;
+    let kind = reader.u32()?;
+    let (kind, count) = (kind & 0xff, kind >> 8);
     match kind {
         MESSAGE => {
             let (sequence, published_ms, ttl) = (reader.u64()?, reader.u64()?, reader.u64()?);
-            let queues = (0..queues).map(|_| reader.u64()).collect::<Option<Vec<_>>>()?;
+            let queues = (0..count).map(|_| reader.u64()).collect::<Option<Vec<_>>>()?;
             let head = MessageHead { sequence, published_ms, ttl_ms: (ttl != NO_TTL).then_some(ttl) };
             Some(Record::Message { head, queues, content: reader.0 })
         }
-        SETTLED if reader.0.len().is_multiple_of(16) => {
-            let count = reader.0.len() / 16;
+        SETTLED => {
             let settled =
                 (0..count).map(|_| Some((reader.u64()?, reader.u64()?))).collect::<Option<Vec<_>>>()?;
-            Some(Record::Settled(settled))
+            reader.0.is_empty().then_some(Record::Settled(settled))
         }
         _ => None,
     }
@@ -291,10 +309,6 @@ impl<'a> Reader<'a> {
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
     }
 
     fn u32(&mut self) -> Option<u32> {
@@ -338,6 +352,7 @@ mod tests {
         bytes.extend_from_slice(payload);
         let header = CommitHeader {
             segment: 4,
+            first_commit: 2,
             commit: 9,
             frontier: 8,
             epoch: 2,

@@ -1,6 +1,25 @@
 //! One shard's log: messages that must outlive the process, and what became of them.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | `format` | how it lies on disk, described once, with its version |
+//! | `disk` | what is asked of a disk |
+//! | `shard_log` | appending, settling, group commit |
+//! | `space` | segment files: prepared ahead, given back, emptied |
+//! | `recovery` | reading a log back |
 
 mod disk;
 mod format;
+mod recovery;
+mod shard_log;
+mod space;
 
 pub use disk::{AlignedBuffer, Completion, Disk};
+pub use format::{FORMAT, MessageHead, Sequence};
+pub use recovery::{Damage, LiveMessage, Recovered, RecoveryError, SegmentSummary, recover};
+pub use shard_log::{Appended, Handle, LogCounts, LogFailed, LogOptions, Settlement, ShardLog};
+
+#[cfg(test)]
+mod power_loss_tests;
+#[cfg(test)]
+mod simulated_disk;

@@ -1,0 +1,251 @@
+//! Segment files come and go: the next one is prepared ahead, the oldest one is given back or used again,
+//! and what is live in a sparse one is appended again.
+
+use rustc_hash::FxHashMap;
+
+use super::disk::Disk;
+use super::format::{BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, Record, Sequence, padded, read_records};
+use super::shard_log::{Handle, Message, Place, ShardLog};
+use crate::limits::{NO_SPACE_RETRY_MS, SPARE_SEGMENTS};
+
+/// A segment with commits in it.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub number: u64,
+    /// The number of the first commit in it, if this start has begun it.
+    pub first_commit: u64,
+    /// Size of its file.
+    pub bytes: u64,
+    /// Where the next commit goes.
+    pub used: u64,
+    pub live: u64,
+    /// Messages that were written to it, some of which may be gone.
+    messages: Vec<Handle>,
+}
+
+impl Segment {
+    pub fn new(number: u64, bytes: u64, used: u64) -> Segment {
+        Segment { number, first_commit: 0, bytes, used, live: 0, messages: Vec::new() }
+    }
+
+    /// A message is in it.
+    pub fn add(&mut self, handle: Handle) {
+        self.live += 1;
+        self.messages.push(handle);
+    }
+
+    /// One of its messages is gone, or in another one.
+    pub fn release(&mut self) {
+        self.live -= 1;
+        if self.live == 0 {
+            self.messages = Vec::new();
+        }
+    }
+}
+
+/// The next segment's file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    Missing,
+    /// Of this size.
+    Asked(u64),
+    Ready(u64),
+}
+
+/// Appending again what is live in the oldest segment.
+#[derive(Debug)]
+pub(super) enum Relocation {
+    Idle,
+    /// The segment is being read.
+    Reading(u64),
+    /// What is live in it is being appended.
+    Moving {
+        segment: u64,
+        bytes: Vec<u8>,
+        offset: usize,
+        live: FxHashMap<Sequence, Handle>,
+    },
+    /// Everything is appended, and on disk when this builder is.
+    Waiting {
+        segment: u64,
+        builder: u64,
+    },
+    /// The oldest segment could not be read: nothing is tried with it again.
+    Unreadable,
+}
+
+impl Relocation {
+    /// The segment must be kept for now, whatever is live in it.
+    fn needs(&self, number: u64) -> bool {
+        match self {
+            Relocation::Idle | Relocation::Unreadable => false,
+            Relocation::Reading(segment)
+            | Relocation::Moving { segment, .. }
+            | Relocation::Waiting { segment, .. } => *segment == number,
+        }
+    }
+
+    /// A commit is on disk, or needed no write.
+    pub fn builder_done(&mut self, number: u64) {
+        if let Relocation::Waiting { builder, .. } = self
+            && *builder <= number
+        {
+            *self = Relocation::Idle;
+        }
+    }
+}
+
+impl<D: Disk> ShardLog<D> {
+    pub(super) fn push_segment(&mut self, segment: Segment) {
+        self.counts.file_bytes += segment.bytes;
+        self.segments.push_back(segment);
+    }
+
+    /// Segments that are not written to any more.
+    fn closed_segments(&self) -> usize {
+        self.segments.len() - usize::from(self.began_segment)
+    }
+
+    /// Asks for what the log will need next, and gives back what it does not need.
+    pub(super) fn maintain(&mut self) {
+        while self.closed_segments() > 0
+            && let Some(oldest) = self.segments.front()
+            && oldest.live == 0
+            && !self.relocation.needs(oldest.number)
+        {
+            let gone = self.segments.pop_front().expect("it was just looked at");
+            self.counts.file_bytes -= gone.bytes;
+            if self.next == Next::Missing && gone.bytes == self.options.segment_bytes {
+                self.prepare_next(gone.bytes, Some(gone.number));
+            } else {
+                self.disk.remove(gone.number);
+            }
+        }
+        let half_full = self.segments.back().is_some_and(|active| active.used > active.bytes / 2);
+        if self.next == Next::Missing && (half_full || !self.began_segment) {
+            self.prepare_next(self.options.segment_bytes, None);
+        }
+        self.begin_relocation();
+    }
+
+    /// Asks for the next segment's file, unless that failed a moment ago.
+    pub(super) fn prepare_next(&mut self, bytes: u64, recycled: Option<u64>) {
+        if recycled.is_none() && self.no_space.as_ref().is_some_and(|(_, again_ms)| self.now_ms < *again_ms) {
+            return;
+        }
+        self.next = Next::Asked(bytes);
+        self.disk.prepare(self.last_segment + 1, bytes, recycled);
+    }
+
+    pub(super) fn prepared(&mut self, segment: u64, result: std::io::Result<()>) {
+        let Next::Asked(bytes) = self.next else { unreachable!("only what was asked for is prepared") };
+        assert_eq!(segment, self.last_segment + 1, "the next segment is prepared");
+        match result {
+            Ok(()) => (self.next, self.no_space) = (Next::Ready(bytes), None),
+            Err(error) => {
+                self.next = Next::Missing;
+                self.no_space = Some((error.to_string(), self.now_ms + NO_SPACE_RETRY_MS));
+            }
+        }
+    }
+
+    fn begin_relocation(&mut self) {
+        let slack = SPARE_SEGMENTS * self.options.segment_bytes;
+        if self.closed_segments() == 0 || self.counts.file_bytes <= 2 * self.counts.live_bytes + slack {
+            return;
+        }
+        let oldest = self.segments.front().expect("one is closed").number;
+        if matches!(self.relocation, Relocation::Idle) {
+            self.relocation = Relocation::Reading(oldest);
+            self.disk.read(oldest);
+        }
+    }
+
+    pub(super) fn read(&mut self, number: u64, result: std::io::Result<Vec<u8>>) {
+        let bytes = match result {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(shard = self.options.shard, segment = number, %error, "cannot read a log segment back");
+                self.relocation = Relocation::Unreadable;
+                return;
+            }
+        };
+        let segment = self.segments.front().expect("a segment that is being read is kept");
+        assert_eq!(segment.number, number, "the oldest segment is read");
+        let live = segment.messages.iter().filter_map(|&handle| {
+            let message = self.messages.get(handle.0 as usize)?;
+            (message.place == Place::Segment(number)).then_some((message.sequence, handle))
+        });
+        let live = live.collect();
+        self.relocation = Relocation::Moving { segment: number, bytes, offset: BLOCK_BYTES, live };
+    }
+
+    /// Appends some of what is live in the oldest segment again: while little else waits to be written,
+    /// a commit's worth at a time.
+    pub(super) fn relocate(&mut self) {
+        let moving = matches!(self.relocation, Relocation::Moving { .. });
+        if !moving || self.backlog_bytes() > self.options.commit_bytes as u64 / 4 {
+            return;
+        }
+        let relocation = std::mem::replace(&mut self.relocation, Relocation::Idle);
+        let Relocation::Moving { segment, bytes, mut offset, live } = relocation else {
+            unreachable!("it was looked at")
+        };
+        let mut moved = false;
+        while offset < bytes.len() && !moved {
+            match CommitHeader::read(&bytes[offset..], segment) {
+                None => offset += BLOCK_BYTES,
+                Some((_, payload)) => {
+                    offset += padded(COMMIT_HEADER_BYTES + payload.len());
+                    moved = self.relocate_commit(segment, payload, &live);
+                }
+            }
+        }
+        self.relocation = match offset < bytes.len() {
+            true => Relocation::Moving { segment, bytes, offset, live },
+            false => self.relocated(segment),
+        };
+    }
+
+    /// Appends what is live in a commit again. False if nothing is.
+    fn relocate_commit(&mut self, segment: u64, payload: &[u8], live: &FxHashMap<Sequence, Handle>) -> bool {
+        let mut moved = false;
+        for record in read_records(payload).map_while(Result::ok) {
+            let Record::Message { head, mut queues, content } = record else { continue };
+            let Some(&handle) = live.get(&head.sequence) else { continue };
+            let message = self.messages.get(handle.0 as usize);
+            // It may be settled by now, and its handle name another one.
+            let still = |message: &Message| {
+                message.sequence == head.sequence && message.place == Place::Segment(segment)
+            };
+            if !message.is_some_and(still) {
+                continue;
+            }
+            if let Some(settled) = self.partly.get(&handle.0) {
+                queues.retain(|queue| !settled.contains(queue));
+            }
+            self.append_again(handle, &head, &queues, content);
+            self.segment_mut(segment).expect("a segment is kept while it is emptied").release();
+            moved = true;
+        }
+        moved
+    }
+
+    fn relocated(&mut self, segment: u64) -> Relocation {
+        let left = self.segment_mut(segment).expect("a segment is kept while it is emptied").live;
+        if left > 0 {
+            let shard = self.options.shard;
+            tracing::error!(
+                shard,
+                segment,
+                left,
+                "messages in a log segment cannot be read back; its space is not freed"
+            );
+            return Relocation::Unreadable;
+        }
+        match self.builders_done == self.next_builder {
+            true => Relocation::Idle,
+            false => Relocation::Waiting { segment, builder: self.next_builder - 1 },
+        }
+    }
+}
