@@ -71,6 +71,11 @@ impl fmt::Debug for QueueId {
     }
 }
 
+/// A durable queue in the log, for as long as logs exist: a queue that is declared later under the same
+/// name has another one. Never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct DurableId(pub u64);
+
 /// A client connection: the shard it lives on, its slot there, and a generation of that slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ConnectionId {

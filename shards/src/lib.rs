@@ -26,6 +26,6 @@ pub mod shard;
 pub mod topology;
 pub mod value;
 
-pub use ids::{ChannelId, ConnectionId, ConsumerId, DeliveryTag, QueueId, ShardId, VhostId};
+pub use ids::{ChannelId, ConnectionId, ConsumerId, DeliveryTag, DurableId, QueueId, ShardId, VhostId};
 pub use refusal::{Refusal, RefusalKind};
 pub use value::{Arguments, Value};

@@ -164,6 +164,13 @@ impl Entries {
         position
     }
 
+    /// Enters a message that a former owner had, behind all others; it has come back this often.
+    pub fn restore(&mut self, message: u32, returns: u32) -> Position {
+        let position = self.push(message);
+        self.entry_mut(position).expect("it was just entered").returns = returns;
+        position
+    }
+
     /// A message that a consumer takes and settles as it arrives: it is counted and leaves no entry.
     ///
     /// # Panics
@@ -255,7 +262,7 @@ impl Entries {
 
     /// Drops ready messages, at most `most`, first ones first, and gives each to `released`. Returns
     /// how many. The unacked stay.
-    pub fn drop_ready(&mut self, most: u64, mut released: impl FnMut(Position, u32)) -> u64 {
+    pub fn drop_ready(&mut self, most: u64, mut released: impl FnMut(u32)) -> u64 {
         let mut count = 0;
         while count < most {
             let Some(position) = self.next_ready() else { break };
@@ -265,7 +272,7 @@ impl Entries {
                 self.requeued.pop();
             }
             let entry = self.entry_mut(position).expect("a ready position has an entry");
-            released(position, entry.message);
+            released(entry.message);
             self.vacate(position);
             self.ready -= 1;
             self.dropped += 1;
@@ -277,15 +284,14 @@ impl Entries {
 
     /// Drops everything that is left, claimed or not, at most `most` blocks at a time; for a queue that
     /// is gone. True when nothing remains.
-    pub fn demolish(&mut self, most: usize, mut released: impl FnMut(Position, u32)) -> bool {
+    pub fn demolish(&mut self, most: usize, mut released: impl FnMut(u32)) -> bool {
         for _ in 0..most {
             let Some(block) = self.blocks.pop_front() else { break };
-            let first = self.first_block * BLOCK_ENTRIES as u64;
             self.first_block += 1;
             let Some(block) = block else { continue };
-            for (position, entry) in (first..).zip(&block.entries) {
+            for entry in &block.entries {
                 if entry.state != State::Settled {
-                    released(Position(position), entry.message);
+                    released(entry.message);
                 }
             }
         }
@@ -295,7 +301,7 @@ impl Entries {
     /// Moves all ready messages that were never claimed, whole blocks at a time, into a ledger of
     /// their own, so that dropping millions can go in slices; returns it with the count. What shares a
     /// block with other messages, and what was requeued, is dropped at once through `released`.
-    pub fn split_ready(&mut self, mut released: impl FnMut(Position, u32)) -> (Entries, u64) {
+    pub fn split_ready(&mut self, mut released: impl FnMut(u32)) -> (Entries, u64) {
         let total = self.ready;
         let mut rest = Entries::new(self.epoch);
         // Up to the end of the cursor's block, and all requeued ones: few, or claimed before.
@@ -507,9 +513,9 @@ mod tests {
         let held: Vec<_> = (0..10).map(|_| claim(&mut entries).unwrap()).collect();
         entries.settle(held[3].position, Verdict::Requeue).unwrap();
         let mut dropped = 0;
-        let (mut rest, total) = entries.split_ready(|_, _| dropped += 1);
+        let (mut rest, total) = entries.split_ready(|_| dropped += 1);
         assert_eq!(total, 991);
-        while !rest.demolish(1, |_, _| dropped += 1) {}
+        while !rest.demolish(1, |_| dropped += 1) {}
         assert_eq!(dropped, 991);
         assert_eq!((entries.ready(), entries.unacked()), (0, 9));
         entries.assert_consistent();
@@ -590,14 +596,14 @@ mod tests {
                     }
                     Step::Drop(most) => {
                         let mut got = Vec::new();
-                        entries.drop_ready(most, |_, m| got.push(m));
+                        entries.drop_ready(most, |m| got.push(m));
                         let want: Vec<_> = (0..most).map_while(|_| ready.pop_first().map(|(_, m)| m)).collect();
                         prop_assert_eq!(got, want);
                     }
                     Step::Purge => {
                         let mut got = Vec::new();
-                        let (mut rest, total) = entries.split_ready(|_, m| got.push(m));
-                        while !rest.demolish(1, |_, m| got.push(m)) {}
+                        let (mut rest, total) = entries.split_ready(|m| got.push(m));
+                        while !rest.demolish(1, |m| got.push(m)) {}
                         got.sort_unstable();
                         let mut want: Vec<_> = std::mem::take(&mut ready).into_values().collect();
                         want.sort_unstable();

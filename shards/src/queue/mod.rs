@@ -11,6 +11,7 @@ use std::sync::Arc;
 pub use store::{MessageStore, Record, encode_record, record_size, view_record};
 pub use turns::Turns;
 
+use crate::DurableId;
 use crate::ledger::Entries;
 use crate::topology::QueueInfo;
 
@@ -26,6 +27,8 @@ pub struct Queue {
     pub consumers: Vec<u32>,
     /// Cancelled consumers that still hold deliveries.
     pub lingering: Vec<u32>,
+    /// Its name in the log, if it is durable.
+    pub durable_id: Option<DurableId>,
     /// One of them tolerates no other.
     pub exclusively_consumed: bool,
     /// It stands in the owner's list of queues to look at before the step ends.

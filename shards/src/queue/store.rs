@@ -12,6 +12,7 @@ use slab::Slab;
 
 use crate::limits::SHARED_BODY_BYTES_MIN;
 use crate::message::MessageView;
+use crate::shard::LogHandle;
 
 const HEAD_BYTES: usize = 6;
 
@@ -97,8 +98,8 @@ struct Stored {
     record: Record,
     /// Queues of this shard that it is in.
     references: u32,
-    /// Its place in the log, if it was appended.
-    sequence: u64,
+    /// Its name in the log, if it was appended.
+    log: LogHandle,
 }
 
 /// The messages of a shard.
@@ -130,7 +131,7 @@ impl MessageStore {
     /// Beyond 2^32 messages on one shard.
     pub fn insert(&mut self, record: Record) -> u32 {
         self.bytes += (record.bytes().len() + OVERHEAD_BYTES) as u64;
-        let key = self.slots.insert(Stored { record, references: 0, sequence: 0 });
+        let key = self.slots.insert(Stored { record, references: 0, log: LogHandle::NONE });
         u32::try_from(key).expect("fewer than 2^32 messages fit in memory")
     }
 
@@ -139,16 +140,21 @@ impl MessageStore {
         self.slots[message as usize].references += 1;
     }
 
-    /// One queue less has the message; it goes with the last one. Gives its log sequence (0: none).
-    pub fn release(&mut self, message: u32) -> u64 {
+    /// One queue less has the message; it goes with the last one. Gives its name in the log.
+    pub fn release(&mut self, message: u32) -> LogHandle {
         let stored = &mut self.slots[message as usize];
-        let sequence = stored.sequence;
+        let log = stored.log;
         stored.references = stored.references.checked_sub(1).expect("a released message was referenced");
         if stored.references == 0 {
             self.bytes -= (stored.record.bytes().len() + OVERHEAD_BYTES) as u64;
             self.slots.remove(message as usize);
         }
-        sequence
+        log
+    }
+
+    /// The name in the log of a stored message.
+    pub fn log_handle(&self, message: u32) -> LogHandle {
+        self.slots[message as usize].log
     }
 
     /// The record of a stored message.
@@ -161,9 +167,9 @@ impl MessageStore {
         self.slots.iter().map(|(_, stored)| u64::from(stored.references)).sum()
     }
 
-    /// Notes where in the log the message is.
-    pub fn set_sequence(&mut self, message: u32, sequence: u64) {
-        self.slots[message as usize].sequence = sequence;
+    /// The message is in the log.
+    pub fn set_log_handle(&mut self, message: u32, log: LogHandle) {
+        self.slots[message as usize].log = log;
     }
 }
 

@@ -7,9 +7,10 @@
 
 use std::sync::Arc;
 
+use super::effects::LogHandle;
 use crate::message::MessageView;
 use crate::topology::Operation;
-use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, Refusal, VhostId};
+use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, VhostId};
 
 /// Where something for a client goes: the connection and the channel's number on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -71,6 +72,21 @@ pub struct Publish<'a> {
     pub ttl_ms: Option<u64>,
     /// Headers for headers exchanges; parsed only if an exchange on the way asks.
     pub headers: &'a dyn HeaderSource,
+}
+
+/// A message that was in the log when the shard started.
+#[derive(Clone, Copy, Debug)]
+pub struct Restored<'a> {
+    /// Routing data, properties and body.
+    pub message: MessageView<'a>,
+    /// Its name in the log.
+    pub handle: LogHandle,
+    /// The queues of this shard that have it, and how often it was delivered there and came back.
+    pub queues: &'a [(QueueId, u32)],
+    /// Time to live in milliseconds, if the message has one of its own.
+    pub ttl_ms: Option<u64>,
+    /// How long ago it was published, in milliseconds.
+    pub age_ms: u64,
 }
 
 /// Reads a message's headers, on demand.

@@ -23,10 +23,10 @@ pub use self::batch::Batch;
 use self::batch::{ConfirmTo, PeerMessage, RecordRef};
 use self::confirms::Confirms;
 use self::control::Control;
-pub use self::effects::{Backplane, Effects, LogSequence};
+pub use self::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
 pub use self::front_end::{
     Address, FrontEnd, HeaderSource, NewConnection, NewConsumer, NoHeaders, Publish, Published, Reply,
-    Request, Verdict,
+    Request, Restored, Verdict,
 };
 use self::home::{ChannelState, Home};
 use self::outward::Outward;
@@ -124,6 +124,12 @@ impl Shard {
     /// Some shard is past its memory budget: nothing may be published until it is not.
     pub fn publishing_blocked(&self) -> bool {
         !self.home.pressed.is_empty()
+    }
+
+    /// Takes a message back in that was in the log when the shard starts. To be called in the order in
+    /// which they were appended, before anything else happens.
+    pub fn restore(&mut self, restored: &Restored<'_>) {
+        self.owner.restore(restored);
     }
 
     /// Begins a connection in a slot that the protocol chose and that is free.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Arguments, ConnectionId, QueueId, VhostId};
+use crate::{Arguments, ConnectionId, DurableId, QueueId, VhostId};
 
 /// What can be asked of the topology's writer. Names are as the client sent them.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,6 +108,8 @@ pub struct QueueInfo {
     pub vhost: VhostId,
     pub name: Arc<str>,
     pub durable: bool,
+    /// Its name in its owner's log, if it is durable.
+    pub durable_id: Option<DurableId>,
     pub auto_delete: bool,
     /// The connection that alone may use it, for an exclusive queue.
     pub exclusive: Option<ConnectionId>,

@@ -29,6 +29,11 @@ impl Placement {
         Placement { shards: (0..shards).map(|_| Slots::default()).collect() }
     }
 
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
     /// The shard with the fewest queues; among equals the first.
     pub fn emptiest(&self) -> ShardId {
         let (index, _) = self

@@ -2,16 +2,17 @@
 //!
 //! Every vhost gets the predeclared exchanges; they are not stored. Stored exchanges and queues follow
 //! in the order of their names and then the bindings, so that the same rows give the same topology.
-//! Queues are spread over the shards that there are now.
+//! A queue is owned by the shard in whose log its messages are. If there is no such shard any more, it
+//! gets another one, and its row is written anew: then its messages have to follow.
 
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
-use super::rows::{self, BindingRow, ExchangeRow, QueueRow, Row, TopologyError};
+use super::rows::{self, BindingRow, ExchangeRow, QueueRow, Row, StoreWrite, TopologyError};
 use super::writer::{Evaluation, Writer};
 use super::{Change, DestinationKind, ExchangeInfo, ExchangeKind, Outcome, QueueInfo};
-use crate::{Arguments, VhostId, limits};
+use crate::{Arguments, ShardId, VhostId, limits};
 
 /// The exchanges of every vhost. RabbitMQ's `amq.match` is a second headers exchange.
 const PREDECLARED: [(&str, ExchangeKind); 6] = [
@@ -25,6 +26,9 @@ const PREDECLARED: [(&str, ExchangeKind); 6] = [
 
 impl Writer {
     /// The writer over what the store holds, and the changes that every replica applies as version 1.
+    ///
+    /// [`Writer::take_store_writes`] has what must be written before anything else: rows of queues that
+    /// live in another shard's log than before, since there are fewer shards.
     ///
     /// `default_vhost` exists in any case and is vhost 0. `random` makes the names of server-named
     /// queues. Rows may come in any order.
@@ -46,15 +50,17 @@ impl Writer {
         rows.sort_unstable();
         let mut writer = Writer::empty(shards, random);
         writer.restore_vhost(default_vhost);
+        let mut moved = Vec::new();
         for (key, value) in &rows {
             match rows::decode(key, value)? {
                 Row::Exchange(row) => writer.restore_exchange(key, row)?,
-                Row::Queue(row) => writer.restore_queue(key, row)?,
+                Row::Queue(row) => moved.extend(writer.restore_queue(key, row)?),
                 Row::Binding(row) => writer.restore_binding(key, row)?,
             }
         }
-        // Everything that would be written is there already.
+        // What would be written is there already, but for the homes of queues that have moved.
         writer.take_store_writes();
+        writer.store_writes = moved;
         match writer.finish(Outcome::Done) {
             Evaluation::Changed { changes, .. } => Ok((writer, changes)),
             other => unreachable!("the default vhost at least is new: {other:?}"),
@@ -98,23 +104,27 @@ impl Writer {
         Ok(())
     }
 
-    fn restore_queue(&mut self, key: &[u8], row: QueueRow) -> Result<(), TopologyError> {
+    /// Gives the write that the row needs, if the queue has moved.
+    fn restore_queue(&mut self, key: &[u8], row: QueueRow) -> Result<Option<StoreWrite>, TopologyError> {
         let vhost = self.restore_vhost(&row.vhost);
-        let shard = self.placement.emptiest();
+        let shard = ShardId((usize::from(row.log) % self.placement.shards()) as u16);
         let id = self
             .placement
             .take(shard)
             .ok_or_else(|| rows::damaged(key, "more queues than the shards hold"))?;
-        self.create_queue(QueueInfo {
+        let info = QueueInfo {
             id,
             vhost,
             name: row.name.into(),
             durable: true,
+            durable_id: Some(row.durable_id),
             auto_delete: row.auto_delete,
             exclusive: None,
             arguments: row.arguments,
-        });
-        Ok(())
+        };
+        let moved = (shard.0 != row.log).then(|| rows::put_queue(&row.vhost, &info));
+        self.create_queue(info);
+        Ok(moved)
     }
 
     fn restore_binding(&mut self, key: &[u8], row: BindingRow) -> Result<(), TopologyError> {

@@ -9,8 +9,8 @@
 //! source, `q` or `e`, destination, routing key; then, if it has any, the arguments as MessagePack.
 //!
 //! **Value**: the format's version in one byte ([`FORMAT`]), then a MessagePack map with named fields
-//! that repeats what the key says. Where a queue lives is not stored: it depends on the cores of the
-//! machine and is decided anew at every start.
+//! that repeats what the key says. A queue's row also says by which name, and in which shard's log, its
+//! messages are: that shard owns it, as long as there are so many.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{BindingSpec, DestinationKind, ExchangeInfo, ExchangeKind, QueueInfo};
-use crate::Arguments;
+use crate::{Arguments, DurableId};
 
 /// The version of the values' format, in their first byte.
 pub const FORMAT: u8 = 1;
@@ -75,6 +75,10 @@ pub(super) struct QueueRow {
     pub name: String,
     pub auto_delete: bool,
     pub arguments: Arguments,
+    /// Its name in the log.
+    pub durable_id: DurableId,
+    /// The shard in whose log its messages are.
+    pub log: u16,
 }
 
 /// A stored binding.
@@ -140,6 +144,8 @@ pub(super) fn put_queue(vhost: &str, info: &QueueInfo) -> StoreWrite {
         name: info.name.to_string(),
         auto_delete: info.auto_delete,
         arguments: info.arguments.clone(),
+        durable_id: info.durable_id.expect("a stored queue is durable"),
+        log: info.id.owner().0,
     };
     StoreWrite { key: queue_key(vhost, &info.name), value: Some(encode(&row)) }
 }
@@ -234,6 +240,8 @@ mod tests {
             name: "q".into(),
             auto_delete: false,
             arguments: [("x-expires".to_owned(), Value::I32(5))].into(),
+            durable_id: DurableId(7),
+            log: 0,
         };
         (queue_key("/", "q"), encode(&row))
     }
@@ -245,7 +253,7 @@ mod tests {
         assert_eq!(key.escape_ascii().to_string(), "2/\\x00\\x01q\\x00\\x01");
         assert_eq!(
             value.escape_ascii().to_string(),
-            "\\x01\\x84\\xa5vhost\\xa1/\\xa4name\\xa1q\\xabauto_delete\\xc2\\xa9arguments\\x81\\xa9x-expires\\x81\\xa3I32\\x05"
+            "\\x01\\x86\\xa5vhost\\xa1/\\xa4name\\xa1q\\xabauto_delete\\xc2\\xa9arguments\\x81\\xa9x-expires\\x81\\xa3I32\\x05\\xaadurable_id\\x07\\xa3log\\x00"
         );
         assert!(restore(vec![(key, value)]).is_ok());
     }
@@ -301,6 +309,8 @@ mod tests {
             name: "q".into(),
             auto_delete: false,
             arguments: Arguments::new(),
+            durable_id: DurableId(7),
+            log: 0,
         };
         let writer = restore(vec![(queue_key("other", "q"), encode(&row))]).unwrap();
         let topology = writer.topology();

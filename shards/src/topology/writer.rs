@@ -22,7 +22,7 @@ use super::{
     BindingSpec, Change, DestinationKind, ExchangeInfo, ExchangeKind, Operation, Outcome, QueueInfo,
     Requester, Topology,
 };
-use crate::{Arguments, ConnectionId, QueueId, Refusal, RefusalKind, VhostId};
+use crate::{Arguments, ConnectionId, DurableId, QueueId, Refusal, RefusalKind, VhostId};
 
 /// What the writer makes of an operation.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +50,7 @@ pub struct Writer {
     /// Changes of the evaluation under way.
     changes: Vec<Change>,
     /// Writes to the store that nobody has taken yet.
-    store_writes: Vec<StoreWrite>,
+    pub(super) store_writes: Vec<StoreWrite>,
 }
 
 /// A queue that somebody wants declared.
@@ -267,6 +267,7 @@ impl Writer {
             vhost,
             name: Arc::clone(&name),
             durable,
+            durable_id: durable.then(|| DurableId(self.random.u64(1..))),
             auto_delete,
             exclusive: owner,
             arguments,

@@ -1,16 +1,15 @@
 //! Shards, the links between them, their logs and the topology store, all under the hand of one
 //! seeded generator: it decides which batch arrives next, when a write completes, when a turn ends.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use lepus_shards::ledger::Position;
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, LogSequence, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, QueueId, ShardId};
+use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
 
 /// What a shard said to a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +28,8 @@ pub struct Surroundings {
     pub events: Vec<Event>,
     appended: LogSequence,
     committed: LogSequence,
+    /// What is in the log: the queues of each message.
+    pub logged: BTreeMap<u32, Vec<DurableId>>,
     persisting: VecDeque<u64>,
 }
 
@@ -84,12 +85,23 @@ impl Backplane for Surroundings {
     fn outgoing(&mut self, to: ShardId, lane: Lane) -> &mut Batch {
         &mut self.outgoing[to.index()][lane_index(lane)]
     }
-    fn append(&mut self, _message: &MessageView<'_>, _entries: &[(QueueId, Position)]) -> LogSequence {
+    fn append(&mut self, _message: &MessageView<'_>, _ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
+        assert!(!queues.is_empty(), "what is appended is in some queue");
         self.appended += 1;
-        self.appended
+        let handle = LogHandle(u32::try_from(self.appended).expect("a short run"));
+        self.logged.insert(handle.0, queues.to_vec());
+        Logged { sequence: self.appended, handle }
     }
-    fn settled(&mut self, sequence: LogSequence, _queue: QueueId, _position: Position) {
-        assert!(sequence <= self.appended, "only what was appended is settled in the log");
+    fn claimed(&mut self, message: LogHandle, queue: DurableId) {
+        assert!(self.logged[&message.0].contains(&queue), "only what is in the log for a queue is claimed there");
+    }
+    fn settled(&mut self, message: LogHandle, queue: DurableId) {
+        let queues = self.logged.get_mut(&message.0).expect("only what is in the log is settled");
+        let at = queues.iter().position(|other| *other == queue).expect("a queue settles a message once");
+        queues.remove(at);
+        if queues.is_empty() {
+            self.logged.remove(&message.0);
+        }
     }
     fn persist(&mut self, version: u64, writes: Vec<StoreWrite>) {
         assert!(!writes.is_empty());
@@ -131,6 +143,7 @@ impl World {
                 events: Vec::new(),
                 appended: 0,
                 committed: 0,
+                logged: BTreeMap::new(),
                 persisting: VecDeque::new(),
             })
             .collect();

@@ -17,13 +17,13 @@ use slab::Slab;
 use self::consumers::{Consumer, Link, Standing};
 use self::time::{Deadline, Rubble};
 use super::batch::{ConfirmTo, PeerMessage, RecordRef};
-use super::effects::{Effects, LogSequence};
-use super::front_end::{Reply, Verdict};
+use super::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
+use super::front_end::{Reply, Restored, Verdict};
 use super::outward::Outward;
 use crate::ledger::{Claim, Entries, Holder, Position};
-use crate::queue::{MessageStore, Queue, Turns};
+use crate::queue::{MessageStore, Queue, Record, Turns};
 use crate::topology::QueueInfo;
-use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, RefusalKind, ShardId};
+use crate::{ChannelId, ConnectionId, ConsumerId, DurableId, QueueId, Refusal, RefusalKind, ShardId};
 
 /// A confirm that waits for the log.
 struct Waiting {
@@ -34,6 +34,16 @@ struct Waiting {
 /// What a delivery takes of its connection's window: its bytes, and about what frames add.
 pub(super) fn delivery_cost(record_bytes: usize) -> usize {
     record_bytes + 64
+}
+
+/// A message is given to somebody who will settle it; if it is in the log for that queue, the log is told.
+fn note_claim(store: &MessageStore, fx: &mut impl Backplane, message: u32, queue: Option<DurableId>) {
+    let handle = store.log_handle(message);
+    if let Some(queue) = queue
+        && handle != LogHandle::NONE
+    {
+        fx.claimed(handle, queue);
+    }
 }
 
 /// The queues of a shard. See the module.
@@ -53,8 +63,20 @@ pub(super) struct Owner {
     rubble: VecDeque<Rubble>,
     memory_budget_bytes: u64,
     pressed: bool,
-    /// Reused by [`Self::admit`].
-    appended: Vec<(QueueId, Position)>,
+    /// Reused by [`Self::admit`]: the durable queues of a message.
+    appended: Vec<DurableId>,
+    /// Those of them that have given it to somebody already.
+    claimed: Vec<DurableId>,
+}
+
+/// A queue lets go of a message; if it is in the log for that queue, the log is told.
+fn release(store: &mut MessageStore, fx: &mut impl Backplane, message: u32, queue: Option<DurableId>) {
+    let handle = store.release(message);
+    if let Some(queue) = queue
+        && handle != LogHandle::NONE
+    {
+        fx.settled(handle, queue);
+    }
 }
 
 impl Owner {
@@ -75,6 +97,7 @@ impl Owner {
             memory_budget_bytes,
             pressed: false,
             appended: Vec::new(),
+            claimed: Vec::new(),
         }
     }
 
@@ -126,6 +149,7 @@ impl Owner {
             entries: Entries::new(self.epoch),
             turns: Turns::default(),
             consumers: Vec::new(),
+            durable_id: info.durable_id,
             exclusively_consumed: false,
             dirty: false,
             last_used_ms: self.now_ms,
@@ -151,15 +175,16 @@ impl Owner {
         confirm: Option<ConfirmTo>,
     ) {
         let mut stored = None;
-        let mut appended = std::mem::take(&mut self.appended);
+        let (mut appended, mut claimed) = (std::mem::take(&mut self.appended), std::mem::take(&mut self.claimed));
         for &id in queues {
             // The queue may have been deleted while the message was on its way.
             let Some(slot) = self.slot_of(id) else { continue };
-            if let Some(position) = self.admit_to(out, slot, record, &mut stored, ttl_ms)
-                && persistent
-                && self.queue_at(slot).info.durable
-            {
-                appended.push((id, position));
+            let Some(taken) = self.admit_to(out, slot, record, &mut stored, ttl_ms) else { continue };
+            if persistent && let Some(durable) = self.queue_at(slot).durable_id {
+                appended.push(durable);
+                if taken {
+                    claimed.push(durable);
+                }
             }
         }
         if appended.is_empty() {
@@ -167,17 +192,40 @@ impl Owner {
                 out.confirmed(to.home, to.channel, to.number, true);
             }
         } else {
-            let sequence = out.fx.append(&record.view(), &appended);
-            self.store.set_sequence(stored.expect("a durable entry refers to a stored message"), sequence);
+            let Logged { sequence, handle } = out.fx.append(&record.view(), ttl_ms, &appended);
+            self.store.set_log_handle(stored.expect("a durable entry refers to a stored message"), handle);
+            // Their deliveries are written in this step and go out after it.
+            claimed.iter().for_each(|&queue| out.fx.claimed(handle, queue));
             if let Some(to) = confirm {
                 self.waiting.push_back(Waiting { sequence, to });
             }
         }
         appended.clear();
-        self.appended = appended;
+        claimed.clear();
+        (self.appended, self.claimed) = (appended, claimed);
     }
 
-    /// Enters the message in one queue; gives its position unless it is settled already.
+    /// Takes a message back in that a former process had in the log.
+    pub fn restore(&mut self, restored: &Restored<'_>) {
+        let message = self.store.insert(Record::of(&restored.message));
+        self.store.set_log_handle(message, restored.handle);
+        for &(id, returns) in restored.queues {
+            let Some(slot) = self.slot_of(id) else { unreachable!("a restored message names queues of this shard") };
+            let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+            let ttl_ms = match (restored.ttl_ms, queue.message_ttl_ms) {
+                (Some(own), Some(queue)) => Some(own.min(queue)),
+                (own, queue) => own.or(queue),
+            };
+            self.store.add_reference(message);
+            let position = queue.entries.restore(message, returns);
+            if let Some(ttl_ms) = ttl_ms {
+                let at_ms = self.now_ms.saturating_add(ttl_ms.saturating_sub(restored.age_ms));
+                self.deadlines.push(Deadline::message(at_ms, id, position));
+            }
+        }
+    }
+
+    /// Enters the message in one queue. None if it is settled already; else whether somebody has it.
     fn admit_to<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -185,7 +233,7 @@ impl Owner {
         record: RecordRef<'_>,
         stored: &mut Option<u32>,
         ttl_ms: Option<u64>,
-    ) -> Option<Position> {
+    ) -> Option<bool> {
         if self.queue_at(slot).dirty {
             // Something came back earlier in this step, and goes first.
             self.serve(out, slot);
@@ -216,7 +264,7 @@ impl Owner {
             self.hand_over(out, slot, taker, false);
             self.after_turn(slot, taker);
         }
-        Some(position)
+        Some(taker.is_some())
     }
 
     /// A message that is delivered from where it was read: no entry, no copy of its own.
@@ -247,6 +295,7 @@ impl Owner {
         let entry = (!consumer.no_ack).then_some((id, position));
         if !consumer.no_ack {
             consumer.unacked += 1;
+            note_claim(&self.store, out.fx, message, queue.durable_id);
         }
         let record = self.store.record(message);
         let delivery = consumer.delivery(entry, redelivered, granted);
@@ -313,10 +362,7 @@ impl Owner {
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let Some(settled) = queue.entries.settle(position, verdict) else { return };
         if let Some(message) = settled.released {
-            let sequence = self.store.release(message);
-            if sequence != 0 {
-                out.fx.settled(sequence, id, position);
-            }
+            release(&mut self.store, out.fx, message, queue.durable_id);
         } else {
             self.mark_dirty(slot);
         }
@@ -342,7 +388,10 @@ impl Owner {
         let Some(Claim { position, message, redelivered }) = claimed else {
             return out.answer(home, channel, Reply::Empty);
         };
-        let remaining = queue.entries.ready();
+        let (remaining, durable_id) = (queue.entries.ready(), queue.durable_id);
+        if !no_ack {
+            note_claim(&self.store, out.fx, message, durable_id);
+        }
         let record = RecordRef::Stored(self.store.record(message));
         let entry = (!no_ack).then_some((id, position));
         out.got(home, channel, entry, redelivered, remaining, record);
@@ -356,14 +405,10 @@ impl Owner {
     pub fn purge<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId) -> Option<u64> {
         let slot = self.slot_of(id)?;
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-        let store = &mut self.store;
-        let (rest, count) = queue.entries.split_ready(|position, message| {
-            let sequence = store.release(message);
-            if sequence != 0 {
-                out.fx.settled(sequence, id, position);
-            }
-        });
-        self.rubble.push_back(Rubble { queue: id, entries: rest });
+        let (store, durable_id) = (&mut self.store, queue.durable_id);
+        let (rest, count) =
+            queue.entries.split_ready(|message| release(store, out.fx, message, durable_id));
+        self.rubble.push_back(Rubble { durable_id, entries: rest });
         Some(count)
     }
 
@@ -415,7 +460,7 @@ impl Owner {
         for slot in &queue.lingering {
             self.consumers.remove(*slot as usize);
         }
-        self.rubble.push_back(Rubble { queue: id, entries: queue.entries });
+        self.rubble.push_back(Rubble { durable_id: queue.durable_id, entries: queue.entries });
         Ok(messages)
     }
 

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::Owner;
-use crate::QueueId;
+use super::{Owner, release};
+use crate::{DurableId, QueueId};
 use crate::ledger::{Entries, Position};
 use crate::shard::batch::{Ask, PeerMessage};
 use crate::shard::effects::Effects;
@@ -18,7 +18,8 @@ const DEADLINES_PER_STEP: usize = 4096;
 
 /// Entries that are out of their queue and still hold messages.
 pub(super) struct Rubble {
-    pub queue: QueueId,
+    /// The queue's name in the log.
+    pub durable_id: Option<DurableId>,
     pub entries: Entries,
 }
 
@@ -80,10 +81,8 @@ impl Owner {
     fn expire_message<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId, position: Position) {
         let Some(queue) = self.queue_mut(id) else { return };
         let Some(message) = queue.entries.expire(position) else { return };
-        let sequence = self.store.release(message);
-        if sequence != 0 {
-            out.fx.settled(sequence, id, position);
-        }
+        let durable_id = queue.durable_id;
+        release(&mut self.store, out.fx, message, durable_id);
     }
 
     fn expire_queue<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId) {
@@ -109,14 +108,9 @@ impl Owner {
 
     /// Frees what purged and deleted queues have left, a slice at a time. True if more is left.
     pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
-        let Some(Rubble { queue, entries }) = self.rubble.front_mut() else { return false };
-        let (id, store) = (*queue, &mut self.store);
-        let done = entries.demolish(RUBBLE_BLOCKS_PER_STEP, |position, message| {
-            let sequence = store.release(message);
-            if sequence != 0 {
-                out.fx.settled(sequence, id, position);
-            }
-        });
+        let Some(Rubble { durable_id, entries }) = self.rubble.front_mut() else { return false };
+        let (durable_id, store) = (*durable_id, &mut self.store);
+        let done = entries.demolish(RUBBLE_BLOCKS_PER_STEP, |message| release(store, out.fx, message, durable_id));
         if done {
             self.rubble.pop_front();
         }
