@@ -8,7 +8,7 @@
 //!
 //! Nothing here knows what a queue or an exchange is: rows are keys and values.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod data_dir;
 pub mod limits;

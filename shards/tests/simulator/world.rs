@@ -93,7 +93,10 @@ impl Backplane for Surroundings {
         Logged { sequence: self.appended, handle }
     }
     fn claimed(&mut self, message: LogHandle, queue: DurableId) {
-        assert!(self.logged[&message.0].contains(&queue), "only what is in the log for a queue is claimed there");
+        assert!(
+            self.logged[&message.0].contains(&queue),
+            "only what is in the log for a queue is claimed there"
+        );
     }
     fn settled(&mut self, message: LogHandle, queue: DurableId) {
         let queues = self.logged.get_mut(&message.0).expect("only what is in the log is settled");

@@ -7,17 +7,20 @@
 //! | `shard_log` | appending, settling, group commit |
 //! | `space` | segment files: prepared ahead, given back, emptied |
 //! | `recovery` | reading a log back |
+//! | `unacked_index` | which messages were delivered, in a mapped file |
 
 mod disk;
 mod format;
 mod recovery;
 mod shard_log;
 mod space;
+mod unacked_index;
 
 pub use disk::{AlignedBuffer, Completion, Disk};
 pub use format::{FORMAT, MessageHead, Sequence};
 pub use recovery::{Damage, LiveMessage, Recovered, RecoveryError, SegmentSummary, recover};
 pub use shard_log::{Appended, Handle, LogCounts, LogFailed, LogOptions, Settlement, ShardLog};
+pub use unacked_index::{IndexEntry, IndexError, UnackedIndex};
 
 #[cfg(test)]
 mod power_loss_tests;

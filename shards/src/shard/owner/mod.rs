@@ -175,7 +175,8 @@ impl Owner {
         confirm: Option<ConfirmTo>,
     ) {
         let mut stored = None;
-        let (mut appended, mut claimed) = (std::mem::take(&mut self.appended), std::mem::take(&mut self.claimed));
+        let (mut appended, mut claimed) =
+            (std::mem::take(&mut self.appended), std::mem::take(&mut self.claimed));
         for &id in queues {
             // The queue may have been deleted while the message was on its way.
             let Some(slot) = self.slot_of(id) else { continue };
@@ -210,7 +211,9 @@ impl Owner {
         let message = self.store.insert(Record::of(&restored.message));
         self.store.set_log_handle(message, restored.handle);
         for &(id, returns) in restored.queues {
-            let Some(slot) = self.slot_of(id) else { unreachable!("a restored message names queues of this shard") };
+            let Some(slot) = self.slot_of(id) else {
+                unreachable!("a restored message names queues of this shard")
+            };
             let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
             let ttl_ms = match (restored.ttl_ms, queue.message_ttl_ms) {
                 (Some(own), Some(queue)) => Some(own.min(queue)),
@@ -406,8 +409,7 @@ impl Owner {
         let slot = self.slot_of(id)?;
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let (store, durable_id) = (&mut self.store, queue.durable_id);
-        let (rest, count) =
-            queue.entries.split_ready(|message| release(store, out.fx, message, durable_id));
+        let (rest, count) = queue.entries.split_ready(|message| release(store, out.fx, message, durable_id));
         self.rubble.push_back(Rubble { durable_id, entries: rest });
         Some(count)
     }

@@ -3,13 +3,13 @@
 use std::cmp::Ordering;
 
 use super::{Owner, release};
-use crate::{DurableId, QueueId};
 use crate::ledger::{Entries, Position};
 use crate::shard::batch::{Ask, PeerMessage};
 use crate::shard::effects::Effects;
 use crate::shard::outward::Outward;
 use crate::topology::{Operation, Requester};
 use crate::{ConnectionId, ShardId};
+use crate::{DurableId, QueueId};
 
 /// Blocks of 64 entries that one step carries off: about 50 µs of work.
 const RUBBLE_BLOCKS_PER_STEP: usize = 16;
@@ -110,7 +110,8 @@ impl Owner {
     pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
         let Some(Rubble { durable_id, entries }) = self.rubble.front_mut() else { return false };
         let (durable_id, store) = (*durable_id, &mut self.store);
-        let done = entries.demolish(RUBBLE_BLOCKS_PER_STEP, |message| release(store, out.fx, message, durable_id));
+        let done =
+            entries.demolish(RUBBLE_BLOCKS_PER_STEP, |message| release(store, out.fx, message, durable_id));
         if done {
             self.rubble.pop_front();
         }
