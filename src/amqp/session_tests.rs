@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use lepus_shards::ledger::Position;
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, LogSequence, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, QueueId, ShardId};
+use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
 use proptest::prelude::*;
 
 use super::codec::{FRAME_END, FrameHead};
@@ -31,11 +30,12 @@ impl Backplane for Alone {
     fn outgoing(&mut self, _to: ShardId, _lane: Lane) -> &mut Batch {
         unreachable!("there is one shard")
     }
-    fn append(&mut self, _message: &MessageView<'_>, _entries: &[(QueueId, Position)]) -> LogSequence {
+    fn append(&mut self, _message: &MessageView<'_>, _ttl_ms: Option<u64>, _queues: &[DurableId]) -> Logged {
         self.appended += 1;
-        self.appended
+        Logged { sequence: self.appended, handle: LogHandle::NONE }
     }
-    fn settled(&mut self, _sequence: LogSequence, _queue: QueueId, _position: Position) {}
+    fn claimed(&mut self, _message: LogHandle, _queue: DurableId) {}
+    fn settled(&mut self, _message: LogHandle, _queue: DurableId) {}
     fn persist(&mut self, version: u64, _writes: Vec<StoreWrite>) {
         self.persisted = Some(version);
     }

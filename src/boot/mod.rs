@@ -105,6 +105,7 @@ pub fn serve<E: Display>(
         listeners,
         cpus,
         settings: Arc::new(settings),
+        data_dir: config.data_dir.clone(),
         store,
         version: snapshot.version,
         boot_epoch: snapshot.boot_epoch,

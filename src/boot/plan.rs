@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lepus_storage::TopologyStore;
@@ -19,6 +20,8 @@ pub struct ServerPlan {
     pub cpus: Vec<usize>,
     /// The configuration, settled.
     pub settings: Arc<Settings>,
+    /// The data directory.
+    pub data_dir: PathBuf,
     /// Where durable topology goes. Dropping it waits for what was handed in.
     pub store: TopologyStore,
     /// Version of the stored topology.

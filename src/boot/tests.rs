@@ -108,7 +108,7 @@ fn the_ready_line_says_what_listens_where_on_what() {
     assert_eq!(
         line(&[0, 1], &addresses[..1]),
         format!(
-            "lepus {} ready: amqp on 127.0.0.1:5672, 2 shards on cpus 0,1, durability memory, data in ./lepus-data",
+            "lepus {} ready: amqp on 127.0.0.1:5672, 2 shards on cpus 0,1, durability fsync, data in ./lepus-data",
             env!("CARGO_PKG_VERSION")
         )
     );

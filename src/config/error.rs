@@ -73,18 +73,6 @@ pub enum ConfigError {
         /// What would be accepted.
         accepts: &'static str,
     },
-    /// The value asks for something that this version does not do.
-    #[error("{origin}: `{key}` = {value} is not supported: {reason}")]
-    Unsupported {
-        /// Where it was given.
-        origin: Origin,
-        /// The key.
-        key: &'static str,
-        /// What was given, as it was written.
-        value: String,
-        /// Why not, and what to do.
-        reason: &'static str,
-    },
     /// Two keys that exclude each other.
     #[error("{second}: `shards` and `cpus` exclude each other, and {first} sets the other one; keep one")]
     Conflict {

@@ -67,7 +67,7 @@ macro_rules! keys {
                 $(
                     let check: fn(&$type) -> bool = $check;
                     if !check(&value) {
-                        return Err(Misfit::Form);
+                        return Err(Misfit);
                     }
                 )?
                 config.$field = value;
@@ -97,10 +97,22 @@ keys! {
     "cpus" cpus: Option<CpuList> = None,
         "a list of CPU numbers and ranges, for instance 0-3,8";
 
-    /// What a confirm of a persistent message means: `memory` is that the broker has it. Messages do
-    /// not survive a restart then; definitions of durable exchanges, queues and bindings do.
-    "durability" durability: Durability = Durability::Memory,
-        "memory";
+    /// What a confirm of a persistent message in durable queues means. `fsync`: it is on stable storage
+    /// and survives a power loss. `os`: the kernel has it, and it survives a crash of the broker.
+    /// `memory`: the broker has it; messages do not survive a restart then, definitions of durable
+    /// exchanges, queues and bindings do.
+    "durability" durability: Durability = Durability::Fsync,
+        "one of fsync, os and memory";
+
+    /// Size of the files that a shard's log is made of, in MiB. Two are made ahead for each shard. Not
+    /// used with `durability = "memory"`.
+    "segment_mib" segment_mib: u64 = 64,
+        "an integer from 1 to 1024", if |n| (1..=1024).contains(n);
+
+    /// Free space on the disk of `data_dir`, in MiB, below which publishers are blocked until there is
+    /// more.
+    "disk_free_limit_mib" disk_free_limit_mib: u64 = 256,
+        "an integer from 0 to 1073741824", if |n| *n <= 1 << 30;
 
     /// How much memory messages may take, all shards together, before publishers are blocked. Each
     /// shard has an equal part. A percentage is of the host's or the container's memory.

@@ -139,13 +139,8 @@ impl Loader {
         origin: Origin,
         written: &str,
     ) -> Result<(), ConfigError> {
-        match (key.set)(&mut self.config, raw) {
-            Ok(()) => {}
-            Err(Misfit::Form) => return Err(bad_value(key, origin, written)),
-            Err(Misfit::Unsupported(reason)) => {
-                let value = shorten(written);
-                return Err(ConfigError::Unsupported { origin, key: key.name, value, reason });
-            }
+        if let Err(Misfit) = (key.set)(&mut self.config, raw) {
+            return Err(bad_value(key, origin, written));
         }
         match key.name {
             "shards" => self.shards = Some((rank, origin)),

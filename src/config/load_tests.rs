@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{CpuList, MemoryBudget};
+use crate::config::{CpuList, Durability, MemoryBudget};
 use crate::test_dir::TestDir;
 
 /// Loads a file of this text, these variables and these `--set`s.
@@ -126,6 +126,7 @@ fn values_outside_of_their_bounds_are_refused() {
         "data_dir = ''",
         "durability = 'disk'",
         "memory_budget = '91%'",
+        "segment_mib = 0",
         "memory_budget = 1000",
         "log_level = 'loud'",
         "amqp.channel_max = 0",
@@ -157,12 +158,13 @@ fn a_password_does_not_appear_in_an_error() {
 }
 
 #[test]
-fn durabilities_to_come_are_refused_with_the_reason() {
-    for name in ["fsync", "os"] {
-        let error = error(&format!("durability = '{name}'\n"));
-        assert!(error.contains("not supported") && error.contains("memory only"), "{error}");
+fn each_durability_has_its_name() {
+    let named = [("fsync", Durability::Fsync), ("os", Durability::Os), ("memory", Durability::Memory)];
+    for (name, durability) in named {
+        let config = load(&format!("durability = '{name}'\n"), &[], &[]).unwrap();
+        assert_eq!((config.durability, config.durability.name()), (durability, name));
     }
-    load("durability = 'memory'\n", &[], &[]).unwrap();
+    assert_eq!(Config::default().durability, Durability::Fsync, "nothing less unless it is asked for");
 }
 
 #[test]

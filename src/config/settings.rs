@@ -1,6 +1,8 @@
 //! The settled values that server and protocol work with. Built once at boot and shared by all shards,
 //! read-only; nothing in it needs parsing, looking up or asking the host any more.
 
+use super::Durability;
+
 /// What the running broker must know of its configuration. Every field is within the bounds that the
 /// key of the same name documents.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +25,12 @@ pub struct Settings {
     pub max_message_bytes: u64,
     /// Message memory of *one* shard: the configured budget divided by the number of shards.
     pub memory_per_shard_bytes: u64,
+    /// What a confirm of a persistent message means.
+    pub durability: Durability,
+    /// Size of a file of a shard's log, in bytes.
+    pub segment_bytes: u64,
+    /// Free bytes on the disk of the data directory below which publishers are blocked.
+    pub disk_free_limit_bytes: u64,
     /// How long a connection may take from accept to `connection.open`.
     pub handshake_timeout_ms: u64,
     /// How long a connection may leave output unread before it is cut off.

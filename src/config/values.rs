@@ -15,14 +15,9 @@ pub(super) enum Raw<'a> {
     Toml(&'a DeValue<'a>),
 }
 
-/// Why a value is refused.
+/// A value is not what its key accepts.
 #[derive(Debug)]
-pub(super) enum Misfit {
-    /// It is not what the key accepts.
-    Form,
-    /// It means something that this version does not do.
-    Unsupported(&'static str),
-}
+pub(super) struct Misfit;
 
 /// A value as TOML.
 pub(super) enum Shown {
@@ -43,7 +38,7 @@ impl Raw<'_> {
     fn text(&self) -> Result<&str, Misfit> {
         match self {
             Raw::Text(text) => Ok(text),
-            Raw::Toml(value) => value.as_str().ok_or(Misfit::Form),
+            Raw::Toml(value) => value.as_str().ok_or(Misfit),
         }
     }
 
@@ -54,7 +49,7 @@ impl Raw<'_> {
                 value.as_integer().and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok())
             }
         };
-        parsed.ok_or(Misfit::Form)
+        parsed.ok_or(Misfit)
     }
 
     fn list(&self) -> Result<Vec<&str>, Misfit> {
@@ -62,8 +57,8 @@ impl Raw<'_> {
             Raw::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
             Raw::Text(text) => Ok(text.split(',').map(str::trim).collect()),
             Raw::Toml(value) => {
-                let array = value.as_array().ok_or(Misfit::Form)?;
-                array.iter().map(|item| item.get_ref().as_str().ok_or(Misfit::Form)).collect()
+                let array = value.as_array().ok_or(Misfit)?;
+                array.iter().map(|item| item.get_ref().as_str().ok_or(Misfit)).collect()
             }
         }
     }
@@ -101,7 +96,7 @@ macro_rules! integer_setting {
     ($($type:ty),+) => { $(
         impl Setting for $type {
             fn read(raw: &Raw<'_>) -> Result<$type, Misfit> {
-                raw.integer()?.try_into().map_err(|_| Misfit::Form)
+                raw.integer()?.try_into().map_err(|_| Misfit)
             }
             fn show(&self) -> Shown {
                 Shown::Set(self.to_string())
@@ -114,7 +109,7 @@ integer_setting!(u16, u32, u64);
 
 impl Setting for Option<usize> {
     fn read(raw: &Raw<'_>) -> Result<Option<usize>, Misfit> {
-        Ok(Some(raw.integer()?.try_into().map_err(|_| Misfit::Form)?))
+        Ok(Some(raw.integer()?.try_into().map_err(|_| Misfit)?))
     }
     fn show(&self) -> Shown {
         self.map_or(Shown::Unset { example: "2" }, |n| Shown::Set(n.to_string()))
@@ -132,7 +127,7 @@ impl Setting for Vec<String> {
 
 impl Setting for Vec<SocketAddr> {
     fn read(raw: &Raw<'_>) -> Result<Vec<SocketAddr>, Misfit> {
-        raw.list()?.into_iter().map(|text| text.parse().map_err(|_| Misfit::Form)).collect()
+        raw.list()?.into_iter().map(|text| text.parse().map_err(|_| Misfit)).collect()
     }
     fn show(&self) -> Shown {
         quoted_list(self.iter().map(SocketAddr::to_string))
@@ -155,7 +150,7 @@ impl Setting for Option<CpuList> {
             Raw::Toml(DeValue::Integer(_)) => raw.integer()?.to_string(),
             _ => raw.text()?.to_owned(),
         };
-        Ok(Some(CpuList(cpus::parse_list(&text).ok_or(Misfit::Form)?)))
+        Ok(Some(CpuList(cpus::parse_list(&text).ok_or(Misfit)?)))
     }
     fn show(&self) -> Shown {
         match self {
@@ -168,6 +163,10 @@ impl Setting for Option<CpuList> {
 /// What a confirm means, see the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
+    /// The message is on stable storage.
+    Fsync,
+    /// The kernel has the message.
+    Os,
     /// The owning shard has the message.
     Memory,
 }
@@ -176,6 +175,8 @@ impl Durability {
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
+            Durability::Fsync => "fsync",
+            Durability::Os => "os",
             Durability::Memory => "memory",
         }
     }
@@ -184,12 +185,10 @@ impl Durability {
 impl Setting for Durability {
     fn read(raw: &Raw<'_>) -> Result<Durability, Misfit> {
         match raw.text()? {
+            "fsync" => Ok(Durability::Fsync),
+            "os" => Ok(Durability::Os),
             "memory" => Ok(Durability::Memory),
-            "fsync" | "os" => Err(Misfit::Unsupported(
-                "this version keeps messages in memory only and would lose them in a crash; set it to memory if that \
-                 will do",
-            )),
-            _ => Err(Misfit::Form),
+            _ => Err(Misfit),
         }
     }
     fn show(&self) -> Shown {
@@ -243,7 +242,7 @@ impl Setting for MemoryBudget {
     fn read(raw: &Raw<'_>) -> Result<MemoryBudget, Misfit> {
         match raw {
             Raw::Toml(DeValue::Integer(_)) => Ok(MemoryBudget::Bytes(raw.integer()?)),
-            _ => MemoryBudget::parse(raw.text()?).ok_or(Misfit::Form),
+            _ => MemoryBudget::parse(raw.text()?).ok_or(Misfit),
         }
     }
     fn show(&self) -> Shown {
@@ -280,7 +279,7 @@ impl Default for LogFilter {
 
 impl Setting for LogFilter {
     fn read(raw: &Raw<'_>) -> Result<LogFilter, Misfit> {
-        LogFilter::parse(raw.text()?).ok_or(Misfit::Form)
+        LogFilter::parse(raw.text()?).ok_or(Misfit)
     }
     fn show(&self) -> Shown {
         Shown::Set(quoted(&self.0))

@@ -11,11 +11,13 @@ use lepus_shards::shard::Shard;
 use lepus_shards::topology::Writer;
 
 use super::broker::{Broker, ServerError};
+use super::message_log::LogSettings;
 use super::protocol::{Disposition, Protocol};
 use super::surroundings::Surroundings;
+use super::{recovery, store};
 use crate::amqp::{self, Credentials, Front, FrontConfig, HasFront};
 use crate::boot::ServerPlan;
-use crate::config::Settings;
+use crate::config::{Durability, Settings};
 
 /// Runs the broker as planned, with AMQP on all its listening sockets, until it has been asked to
 /// stop and has drained.
@@ -24,8 +26,20 @@ use crate::config::Settings;
 /// [`ServerError`]; before [`ServerPlan::on_ready`] was called, nothing has been served.
 pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
     let settings = plan.settings;
-    let (writer, changes) =
-        Writer::restore(plan.cpus.len(), plan.rows, &settings.default_vhost, fastrand::Rng::new())?;
+    let shards = plan.cpus.len();
+    let (mut writer, changes) =
+        Writer::restore(shards, plan.rows, &settings.default_vhost, fastrand::Rng::new())?;
+    // Only to tell starts apart.
+    let (epoch, mut store) = (plan.boot_epoch as u32, plan.store);
+    // Where queues are comes first: their messages follow, now or at the next start.
+    store::write_now(&mut store, writer.take_store_writes())?;
+    let logs = match log_settings(&settings) {
+        None => Vec::new(),
+        Some(log) => {
+            let queues = recovery::durable_queues(&changes);
+            recovery::recover_logs(&plan.data_dir, shards, epoch, &log, &queues)?
+        }
+    };
     let broker = Broker {
         shards: plan.cpus.into_iter().map(Placement::Cpu).collect(),
         options: ShardOptions {
@@ -35,9 +49,9 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
         listeners: plan.listeners,
         changes,
         writer,
-        store: plan.store,
-        // Only to tell neighbouring starts apart.
-        epoch: plan.boot_epoch as u32,
+        store,
+        logs,
+        epoch,
         memory_per_shard_bytes: settings.memory_per_shard_bytes,
         write_stall_timeout_ms: settings.write_stall_timeout_ms,
         shutdown: plan.shutdown,
@@ -49,6 +63,17 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
         loopback_users: settings.loopback_users.clone(),
     });
     broker.run(move |_| Front::new(front_config(&settings, authenticate)))
+}
+
+/// How the shards' logs are kept; none if messages are in memory only.
+fn log_settings(settings: &Settings) -> Option<LogSettings> {
+    let sync = match settings.durability {
+        Durability::Fsync => true,
+        Durability::Os => false,
+        Durability::Memory => return None,
+    };
+    let (segment_bytes, free_limit_bytes) = (settings.segment_bytes, settings.disk_free_limit_bytes);
+    Some(LogSettings { sync, segment_bytes, free_limit_bytes })
 }
 
 fn front_config(settings: &Settings, authenticate: Arc<Credentials>) -> FrontConfig {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +16,15 @@ use lepus_shards::runtime::{
 };
 use lepus_shards::shard::{Batch, Shard, ShardConfig, WRITER};
 use lepus_shards::topology::{Change, TopologyError, Writer};
-use lepus_storage::TopologyStore;
+use lepus_storage::{StoreError, TopologyStore};
 
 use super::accept::{self, Handovers};
 use super::connection;
 use super::drain::{Drain, DrainShared};
 use super::limits::{HANDOVERS_MAX, TICK_BUSY, TICK_IDLE};
+use super::message_log::{LogSeed, MessageLog};
 use super::protocol::Protocol;
+use super::recovery::{self, LogError};
 use super::store::Persistence;
 use super::surroundings::Surroundings;
 use super::worker::{Handover, Home, WorkerParts};
@@ -39,6 +42,12 @@ pub enum ServerError {
     /// The stored topology is not one.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// Rows of the topology could not be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The shards' logs cannot be used.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// A shard could not take over its sockets, or something broke later.
     #[error("{0}")]
     Failed(String),
@@ -58,6 +67,8 @@ pub struct Broker {
     pub writer: Writer,
     /// Where durable changes go.
     pub store: TopologyStore,
+    /// The shards' logs, read; none if messages are in memory only.
+    pub(super) logs: Vec<LogSeed>,
     /// Counts the starts of the broker.
     pub epoch: u32,
     /// Bytes of messages on one shard from which on publishers are blocked.
@@ -104,6 +115,7 @@ struct Seed {
     port: MeshPort<Batch>,
     doorbell: Arc<Doorbell>,
     handovers: rtrb::Consumer<Handover>,
+    log: Option<LogSeed>,
     /// On the accepting and writing shard.
     first: Option<FirstSeed>,
 }
@@ -182,10 +194,14 @@ impl Broker {
             writer: self.writer,
             store: self.store,
         });
+        let mut logs = self.logs.into_iter();
         let ends = ports.into_iter().zip(doorbells).zip(ends).zip(self.shards);
         let seeds = ends.map(|(((port, doorbell), handovers), placement)| {
             let first = if port.id() == WRITER { first.take() } else { None };
-            (placement, Seed { common: Arc::clone(&common), port, doorbell, handovers, first })
+            (
+                placement,
+                Seed { common: Arc::clone(&common), port, doorbell, handovers, log: logs.next(), first },
+            )
         });
         let seeds = seeds.collect();
         Ok((seeds, common))
@@ -201,13 +217,15 @@ async fn shard_main<P: Protocol>(seed: Seed, front: P) {
             common.startup.arrived();
             pump(home).await;
         }
-        Err(error) => Drain::new(shared).give_up(format!("a shard cannot take over its sockets: {error}")),
+        Err(error) => {
+            Drain::new(shared).give_up(format!("a shard cannot take over its sockets and its log: {error}"))
+        }
     }
 }
 
 /// Makes the shard and starts its tasks, all but the pump.
 fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
-    let Seed { common, port, doorbell, handovers, first } = seed;
+    let Seed { common, port, doorbell, handovers, log, first } = seed;
     let waiter = DoorbellWaiter::new(Arc::clone(&doorbell))?;
     let own_doorbell = Arc::clone(&doorbell);
     let (mut writer, mut persistence, mut accepting) = (None, None, None);
@@ -225,9 +243,15 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         epoch: common.epoch,
         memory_budget_bytes: common.memory_per_shard_bytes,
     };
+    let mut shard = Shard::new(config, &common.changes, writer);
+    let log = log.map(|seed| {
+        let mut queues = recovery::durable_queues(&common.changes);
+        queues.retain(|_, queue| queue.owner() == shard.id());
+        MessageLog::start(seed, own_doorbell.as_fd(), &queues, |restored| shard.restore(restored))
+    });
     let home = Home::new(WorkerParts {
-        shard: Shard::new(config, &common.changes, writer),
-        surroundings: Surroundings::new(front, common.shards, persistence),
+        shard,
+        surroundings: Surroundings::new(front, common.shards, persistence, log.transpose()?),
         port,
         handovers,
         doorbell: own_doorbell,

@@ -35,3 +35,10 @@ pub const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 const _: () = assert!(LINGER_MS < DRAIN_MS, "a lingering client does not use the drain up");
 const _: () = assert!(TICK_BUSY.as_millis() < TICK_IDLE.as_millis());
+
+/// How long after a commit began a shard looks for its end instead of sleeping until it is told: a
+/// synchronous write takes less on the disks that this is for, and being woken would take as long again.
+pub const COMMIT_SPIN: Duration = Duration::from_micros(400);
+
+/// How often a shard looks how much space its disk has.
+pub const FREE_SPACE_CHECK: Duration = Duration::from_secs(1);

@@ -9,6 +9,8 @@
 //! | `connection` | one client connection's tasks |
 //! | `accept` | accepting, and handing to shards |
 //! | `surroundings` | what a shard has effects on: connections, outboxes, log, store |
+//! | `message_log` | the shard's log |
+//! | `recovery` | reading the logs, before shards exist |
 //! | `outboxes` | batches on their way to other shards |
 //! | `store` | the topology store on its shard |
 //! | `drain` | how the broker stops |
@@ -20,8 +22,10 @@ mod broker;
 mod connection;
 mod drain;
 pub mod limits;
+mod message_log;
 mod outboxes;
 pub mod protocol;
+mod recovery;
 mod store;
 mod surroundings;
 mod worker;
@@ -29,6 +33,7 @@ mod worker;
 pub use amqp::run;
 pub use broker::{Broker, ServerError};
 pub use protocol::{Disposition, Protocol};
+pub use recovery::LogError;
 pub use surroundings::Surroundings;
 
 #[cfg(test)]

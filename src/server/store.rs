@@ -16,6 +16,20 @@ pub struct Persistence {
     failed: Option<StoreError>,
 }
 
+/// Writes these rows and waits until they are on disk; before shards exist.
+///
+/// # Errors
+/// When they cannot be written.
+pub(super) fn write_now(store: &mut TopologyStore, writes: Vec<StoreWrite>) -> Result<(), StoreError> {
+    if writes.is_empty() {
+        return Ok(());
+    }
+    let writes = writes.into_iter().map(|write| Write { key: write.key, value: write.value }).collect();
+    let version = store.last_version();
+    store.commit(version, version + 1, writes)?;
+    store.wait().expect("a commit is under way").map(drop)
+}
+
 impl Persistence {
     /// Over an open store.
     pub fn new(store: TopologyStore) -> Persistence {

@@ -1,23 +1,24 @@
 //! Everything around a shard that it has effects on: the protocol's connections, the ways to other
 //! shards, the log, the topology store. One for each shard, on its thread.
 
-use lepus_shards::ledger::Position;
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{Address, Backplane, Batch, FrontEnd, Lane, LogSequence, Reply};
+use lepus_shards::shard::{Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply};
 use lepus_shards::topology::StoreWrite;
-use lepus_shards::{ConsumerId, DeliveryTag, QueueId, ShardId};
+use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
 
+use super::message_log::MessageLog;
 use super::outboxes::Outboxes;
 use super::store::Persistence;
 
 /// What a shard sees of the world.
-#[derive(Debug)]
 pub struct Surroundings<P> {
     /// The protocol with its connections.
     pub front: P,
     /// Batches for other shards.
     pub outboxes: Outboxes,
-    /// Messages live in memory: an appended one is as durable as it gets at the end of the turn.
+    /// Where persistent messages go.
+    pub(super) log: Option<MessageLog>,
+    /// Without a log, an appended message is as durable as it gets at the end of the turn.
     pub(super) appended: LogSequence,
     /// On the shard that writes topology.
     pub(super) persistence: Option<Persistence>,
@@ -25,8 +26,13 @@ pub struct Surroundings<P> {
 
 impl<P> Surroundings<P> {
     /// For one of this many shards.
-    pub fn new(front: P, shards: usize, persistence: Option<Persistence>) -> Surroundings<P> {
-        Surroundings { front, outboxes: Outboxes::new(shards), appended: 0, persistence }
+    pub(super) fn new(
+        front: P,
+        shards: usize,
+        persistence: Option<Persistence>,
+        log: Option<MessageLog>,
+    ) -> Surroundings<P> {
+        Surroundings { front, outboxes: Outboxes::new(shards), log, appended: 0, persistence }
     }
 }
 
@@ -35,12 +41,27 @@ impl<P> Backplane for Surroundings<P> {
         self.outboxes.outgoing(to, lane)
     }
 
-    fn append(&mut self, _message: &MessageView<'_>, _entries: &[(QueueId, Position)]) -> LogSequence {
-        self.appended += 1;
-        self.appended
+    fn append(&mut self, message: &MessageView<'_>, ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
+        match &mut self.log {
+            Some(log) => log.append(message, ttl_ms, queues),
+            None => {
+                self.appended += 1;
+                Logged { sequence: self.appended, handle: LogHandle::NONE }
+            }
+        }
     }
 
-    fn settled(&mut self, _sequence: LogSequence, _queue: QueueId, _position: Position) {}
+    fn claimed(&mut self, message: LogHandle, queue: DurableId) {
+        if let Some(log) = &mut self.log {
+            log.claimed(message, queue);
+        }
+    }
+
+    fn settled(&mut self, message: LogHandle, queue: DurableId) {
+        if let Some(log) = &mut self.log {
+            log.settled(message, queue);
+        }
+    }
 
     fn persist(&mut self, version: u64, writes: Vec<StoreWrite>) {
         self.persistence

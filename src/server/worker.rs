@@ -144,10 +144,7 @@ impl<P: Protocol> Worker<P> {
             self.more_due = self.shard.tick(&mut self.around);
         }
         P::resume(&mut self.shard, &mut self.around);
-        if self.around.appended > self.committed {
-            self.committed = self.around.appended;
-            self.shard.committed(&mut self.around, self.committed);
-        }
+        self.take_committed();
         let blocked = self.shard.publishing_blocked();
         self.shard.end_turn(&mut self.around);
         // Publishers that waited for memory go on in the next turn.
@@ -155,8 +152,12 @@ impl<P: Protocol> Worker<P> {
         self.write_dirty(&mut turn);
         self.around.outboxes.send(&mut self.port);
         self.unpause();
-        turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals();
-        turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty());
+        let (mut written, mut about_to_commit) = (true, false);
+        if let Some(log) = &self.around.log {
+            (written, about_to_commit) = (log.is_idle(), log.is_about_to_commit());
+        }
+        turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals() || about_to_commit;
+        turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty() && written);
         turn
     }
 
@@ -199,6 +200,29 @@ impl<P: Protocol> Worker<P> {
         if self.drain.begin_when_asked() {
             self.listeners.drain(..).for_each(|listener| listener.stop());
             P::shutdown(&mut self.shard, &mut self.around, "broker is shutting down");
+            if let Some(log) = &mut self.around.log {
+                log.flush();
+            }
+        }
+    }
+
+    /// Confirms what the log has, and gives the disk more to do.
+    fn take_committed(&mut self) {
+        let now_ms = self.now_ms();
+        let frontier = match &mut self.around.log {
+            None => self.around.appended,
+            Some(log) => match log.poll(now_ms) {
+                Ok(frontier) => {
+                    let (backlog_bytes, short_of_space) = (log.backlog_bytes(), log.short_of_space());
+                    self.shard.note_log(backlog_bytes, short_of_space);
+                    frontier
+                }
+                Err(failed) => return self.drain.fail(failed.to_string()),
+            },
+        };
+        if frontier > self.committed {
+            self.committed = frontier;
+            self.shard.committed(&mut self.around, frontier);
         }
     }
 

@@ -26,8 +26,8 @@ pub const NO_SPACE_RETRY_MS: u64 = 1000;
 /// Segments that the files of a log may take beyond twice what is live in them.
 pub const SPARE_SEGMENTS: u64 = 4;
 
-/// Size of a segment of a shard's log.
-pub const SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
+/// The smallest segment of a shard's log.
+pub const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
 
 const _: () =
     assert!(SETTLEMENTS_PER_COMMIT_MAX * 16 * 8 < COMMIT_BYTES_MAX, "settlements do not crowd out messages");

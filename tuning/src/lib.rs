@@ -6,6 +6,7 @@
 //! | [`uring`] | may this process use io_uring, and can it do what the executor submits |
 //! | [`limits`] | how much memory may be locked, how many files be open |
 //! | [`cpus`] | which CPUs may this process run on, and how many of them at full speed |
+//! | [`disk`] | how much space does a file system have |
 //! | [`memory`] | how much memory is there for this process |
 //! | [`cgroup`] | what the control group allows |
 //!
@@ -16,6 +17,7 @@
 
 pub mod cgroup;
 pub mod cpus;
+pub mod disk;
 pub mod kernel;
 pub mod limits;
 pub mod memory;

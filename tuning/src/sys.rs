@@ -1,6 +1,9 @@
 //! The system calls that neither std nor a crate of ours offers. The package's only unsafe code.
 
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 /// A soft and a hard limit; `u64::MAX` is unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,18 @@ pub fn affinity() -> io::Result<Vec<usize>> {
         return Err(io::Error::last_os_error());
     }
     Ok((0..CPUS_MAX).filter(|cpu| mask[cpu / WORD_BITS] >> (cpu % WORD_BITS) & 1 == 1).collect())
+}
+
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all bytes zero is a valid statvfs.
+    let mut value: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a NUL, and both are alive and ours for the whole call.
+    let status = unsafe { libc::statvfs(path.as_ptr(), &raw mut value) };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value.f_bavail * value.f_frsize)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod turns;
 
 use std::sync::Arc;
 
-pub use store::{MessageStore, Record, encode_record, record_size, view_record};
+pub use store::{MessageStore, Record, encode_record, record_head, record_size, view_record};
 pub use turns::Turns;
 
 use crate::DurableId;

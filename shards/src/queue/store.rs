@@ -24,13 +24,19 @@ pub fn record_size(message: &MessageView<'_>) -> usize {
     HEAD_BYTES + message.size()
 }
 
+/// The first bytes of the record of `message`; its parts follow, in the order of the view's fields.
+pub fn record_head(message: &MessageView<'_>) -> [u8; HEAD_BYTES] {
+    let exchange = u8::try_from(message.exchange.len()).expect("an exchange name has at most 255 bytes");
+    let routing_key = u8::try_from(message.routing_key.len()).expect("a routing key has at most 255 bytes");
+    let properties = u32::try_from(message.properties.len()).expect("properties fit a frame");
+    let [a, b, c, d] = properties.to_le_bytes();
+    [exchange, routing_key, a, b, c, d]
+}
+
 /// Appends the record of `message` to `out`.
 pub fn encode_record(message: &MessageView<'_>, out: &mut Vec<u8>) {
     out.reserve(record_size(message));
-    out.push(u8::try_from(message.exchange.len()).expect("an exchange name has at most 255 bytes"));
-    out.push(u8::try_from(message.routing_key.len()).expect("a routing key has at most 255 bytes"));
-    let properties = u32::try_from(message.properties.len()).expect("properties fit a frame");
-    out.extend_from_slice(&properties.to_le_bytes());
+    out.extend_from_slice(&record_head(message));
     out.extend_from_slice(message.exchange);
     out.extend_from_slice(message.routing_key);
     out.extend_from_slice(message.properties);

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use glommio::io::PollableFd;
@@ -40,6 +40,13 @@ impl Doorbell {
 impl Bell for Doorbell {
     fn ring(&self) {
         Doorbell::ring(self);
+    }
+}
+
+impl AsFd for Doorbell {
+    /// The eventfd, for whatever else is to ring it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
     }
 }
 

@@ -466,6 +466,12 @@ impl Shard {
         }
     }
 
+    /// What the log has: bytes that wait to be written count as memory, and while the disk has no space,
+    /// nothing may be published.
+    pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
+        self.owner.note_log(backlog_bytes, short_of_space);
+    }
+
     /// The log is as durable as configured up to this sequence.
     pub fn committed<E: Effects>(&mut self, fx: &mut E, frontier: LogSequence) {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };

@@ -48,6 +48,7 @@ impl Running {
             changes,
             writer,
             store,
+            logs: Vec::new(),
             epoch: 1,
             memory_per_shard_bytes: 1 << 30,
             write_stall_timeout_ms,

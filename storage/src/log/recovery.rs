@@ -114,6 +114,8 @@ pub struct Recovered {
     pub unused: Vec<u64>,
     /// What is missing.
     pub damage: Vec<Damage>,
+    /// The highest sequence of any message, also of settled ones; 0 when there is none.
+    pub last_sequence: Sequence,
     /// The number of the last commit; 0 when there is none.
     pub last_commit: u64,
     /// The highest segment number of any file.
@@ -198,6 +200,7 @@ impl Reading {
             match record.map_err(|source| RecoveryError::Unknown { segment, offset, source })? {
                 Record::Message { head, queues, content } => {
                     let bytes = super::format::message_bytes(queues.len(), content.len()) as u32;
+                    self.out.last_sequence = self.out.last_sequence.max(head.sequence);
                     let (settled, content) = (Vec::new(), content.into());
                     // A message that was moved is read again: the later copy lists what was live then.
                     self.live.insert(

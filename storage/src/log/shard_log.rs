@@ -203,7 +203,8 @@ impl<D: Disk> ShardLog<D> {
     /// A log that goes on behind what was recovered, in a new segment. Gives the handle of each recovered
     /// message, in order.
     pub fn new(disk: D, options: LogOptions, recovered: &Recovered) -> (ShardLog<D>, Vec<Handle>) {
-        let first = format::first_sequence(options.epoch);
+        // A log may be opened twice in one start.
+        let first = format::first_sequence(options.epoch).max(recovered.last_sequence);
         let mut log = ShardLog {
             disk,
             now_ms: 0,

@@ -167,14 +167,21 @@ impl UnackedIndex {
     pub fn delivered(&mut self, sequence: Sequence, queue: u64) {
         let Some(slot) = self.slot(sequence, queue) else { return };
         let deliveries = self.entry(slot).map_or(0, |entry| entry.deliveries).saturating_add(1);
-        IndexEntry { sequence, queue, deliveries, settled: false }.write(self.place(slot));
+        self.note(&IndexEntry { sequence, queue, deliveries, settled: false });
+    }
+
+    /// Enters what is known of a message elsewhere.
+    pub fn note(&mut self, entry: &IndexEntry) {
+        if let Some(slot) = self.slot(entry.sequence, entry.queue) {
+            entry.write(self.place(slot));
+        }
     }
 
     /// A message is done with, and the log does not have that on disk yet.
     pub fn settled(&mut self, sequence: Sequence, queue: u64) {
         let Some(slot) = self.slot(sequence, queue) else { return };
         let deliveries = self.entry(slot).map_or(0, |entry| entry.deliveries);
-        IndexEntry { sequence, queue, deliveries, settled: true }.write(self.place(slot));
+        self.note(&IndexEntry { sequence, queue, deliveries, settled: true });
     }
 
     /// The log has it.

@@ -63,6 +63,8 @@ pub(super) struct Owner {
     rubble: VecDeque<Rubble>,
     memory_budget_bytes: u64,
     pressed: bool,
+    log_backlog_bytes: u64,
+    short_of_space: bool,
     /// Reused by [`Self::admit`]: the durable queues of a message.
     appended: Vec<DurableId>,
     /// Those of them that have given it to somebody already.
@@ -96,6 +98,8 @@ impl Owner {
             rubble: VecDeque::new(),
             memory_budget_bytes,
             pressed: false,
+            log_backlog_bytes: 0,
+            short_of_space: false,
             appended: Vec::new(),
             claimed: Vec::new(),
         }
@@ -110,10 +114,15 @@ impl Owner {
         self.store.bytes()
     }
 
+    pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
+        (self.log_backlog_bytes, self.short_of_space) = (backlog_bytes, short_of_space);
+    }
+
     /// Some: the shard has just gone over its memory budget (true) or come back under it (false).
     pub fn pressure_change(&mut self) -> Option<bool> {
-        let bytes = self.store.bytes();
+        let bytes = self.store.bytes() + self.log_backlog_bytes;
         let pressed = match self.pressed {
+            _ if self.short_of_space => true,
             false => bytes > self.memory_budget_bytes,
             // Not at the same mark: a flood would make it flutter.
             true => bytes > self.memory_budget_bytes / 8 * 7,

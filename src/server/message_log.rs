@@ -1,0 +1,237 @@
+//! A shard's log as its surroundings see it: the segment log, the unacked index, and the clock on the
+//! wall.
+//!
+//! Runs on the shard's thread. In each turn [`MessageLog::poll`] takes what the disk has done and begins
+//! the next commit. A delivery is noted in the index before it goes out, and a settlement stays noted
+//! there until the log has it on disk: so a killed process forgets neither.
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use lepus_shards::message::MessageView;
+use lepus_shards::queue::{record_head, view_record};
+use lepus_shards::shard::{LogHandle, LogSequence, Logged, Restored};
+use lepus_shards::{DurableId, QueueId};
+use lepus_storage::limits::{COMMIT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use lepus_storage::log::{
+    Handle, LogFailed, LogOptions, Recovered, ShardLog, UnackedIndex, UringDisk, UringOptions,
+};
+use lepus_tuning::disk;
+use rustc_hash::FxHashMap;
+use tracing::{info, warn};
+
+use super::limits::{COMMIT_SPIN, FREE_SPACE_CHECK};
+
+/// What a shard's log begins with. Made on the main thread, used up on the shard's.
+#[derive(Debug)]
+pub(super) struct LogSeed {
+    pub directory: PathBuf,
+    pub options: LogOptions,
+    /// What was in it.
+    pub recovered: Recovered,
+    pub index: UnackedIndex,
+    /// Free bytes of the file system below which nothing is published.
+    pub free_limit_bytes: u64,
+}
+
+/// See the module.
+pub(super) struct MessageLog {
+    log: ShardLog<UringDisk>,
+    index: UnackedIndex,
+    directory: PathBuf,
+    /// Milliseconds since 1970, as of this turn.
+    unix_ms: u64,
+    /// Commits when the one under way began, and when that was.
+    writing: Option<(u64, Instant)>,
+    free_limit_bytes: u64,
+    checked: Option<Instant>,
+    short_of_space: bool,
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+impl MessageLog {
+    /// Begins the log, and gives what is in it to `restore`, in order. `queues` are the durable queues of
+    /// the shard; what is in the log for others was left by deleted ones, and is dropped.
+    ///
+    /// # Errors
+    /// When the disk cannot be used.
+    pub fn start(
+        seed: LogSeed,
+        doorbell: BorrowedFd<'_>,
+        queues: &FxHashMap<DurableId, QueueId>,
+        mut restore: impl FnMut(&Restored<'_>),
+    ) -> std::io::Result<MessageLog> {
+        let LogSeed { directory, options, recovered, mut index, free_limit_bytes } = seed;
+        let disk = UringDisk::open(&directory, UringOptions::default())?;
+        disk.register_eventfd(doorbell)?;
+        info!(shard = options.shard, method = %disk.method(), messages = recovered.messages.len(), "log opened");
+        let (mut log, handles) = ShardLog::new(disk, options, &recovered);
+        let (now_ms, noted) = (unix_ms(), index_by_message(&index));
+        let mut here = Vec::new();
+        // What the log and the index agree on stays noted; the rest is of messages that are gone.
+        let mut kept = FxHashMap::default();
+        for (message, handle) in recovered.messages.into_iter().zip(handles) {
+            let sequence = message.head.sequence;
+            here.clear();
+            let mut dropped = Vec::new();
+            for durable in message.queues {
+                let note = noted.get(&(sequence, durable));
+                match (queues.get(&DurableId(durable)), note) {
+                    (Some(&queue), None) => here.push((queue, 0)),
+                    (Some(&queue), Some(note)) if !note.settled => {
+                        kept.insert((sequence, durable), ());
+                        here.push((queue, note.deliveries));
+                    }
+                    _ => dropped.push(durable),
+                }
+            }
+            if !here.is_empty() {
+                restore(&Restored {
+                    message: view_record(&message.content),
+                    handle: LogHandle(handle.0),
+                    queues: &here,
+                    ttl_ms: message.head.ttl_ms,
+                    age_ms: now_ms.saturating_sub(message.head.published_ms),
+                });
+            }
+            for durable in dropped {
+                log.settle(handle, durable);
+                index.settled(sequence, durable);
+                kept.insert((sequence, durable), ());
+            }
+        }
+        index.retain(|entry| kept.contains_key(&(entry.sequence, entry.queue)));
+        Ok(MessageLog {
+            log,
+            index,
+            directory,
+            unix_ms: now_ms,
+            writing: None,
+            free_limit_bytes,
+            checked: None,
+            short_of_space: false,
+        })
+    }
+
+    pub fn append(&mut self, message: &MessageView<'_>, ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
+        let head = record_head(message);
+        let parts = [&head[..], message.exchange, message.routing_key, message.properties, message.body];
+        let queues = queues.iter().map(|queue| queue.0);
+        let appended = self.log.append(self.unix_ms, ttl_ms, queues, &parts);
+        Logged { sequence: appended.sequence, handle: LogHandle(appended.handle.0) }
+    }
+
+    pub fn claimed(&mut self, message: LogHandle, queue: DurableId) {
+        self.index.delivered(self.log.sequence(Handle(message.0)), queue.0);
+    }
+
+    pub fn settled(&mut self, message: LogHandle, queue: DurableId) {
+        let sequence = self.log.settle(Handle(message.0), queue.0);
+        self.index.settled(sequence, queue.0);
+    }
+
+    /// Takes what the disk has done, and gives it more to do. Gives the frontier.
+    ///
+    /// # Errors
+    /// When a commit failed: nothing may be confirmed any more.
+    pub fn poll(&mut self, now_ms: u64) -> Result<LogSequence, LogFailed> {
+        self.unix_ms = unix_ms();
+        self.log.poll(now_ms)?;
+        for (sequence, queue) in self.log.take_written_settlements() {
+            self.index.forget(sequence, queue);
+        }
+        self.note_commit();
+        Ok(self.log.committed())
+    }
+
+    fn note_commit(&mut self) {
+        let commits = self.log.counts().commits;
+        self.writing = match (self.log.is_writing(), self.writing) {
+            (false, _) => None,
+            (true, Some((same, since))) if same == commits => Some((same, since)),
+            (true, _) => Some((commits, Instant::now())),
+        };
+    }
+
+    /// A commit is about to be done: looking at it again costs less than sleeping until it is.
+    pub fn is_about_to_commit(&self) -> bool {
+        self.writing.is_some_and(|(_, since)| since.elapsed() < COMMIT_SPIN)
+    }
+
+    /// Bytes that wait to be written.
+    pub fn backlog_bytes(&self) -> u64 {
+        self.log.backlog_bytes()
+    }
+
+    /// Nothing waits to be written.
+    pub fn is_idle(&self) -> bool {
+        self.log.is_idle()
+    }
+
+    /// The broker is about to end: whatever waits is written.
+    pub fn flush(&mut self) {
+        self.log.flush();
+    }
+
+    /// Whether the disk is too full to take more messages. Looks about once a second.
+    pub fn short_of_space(&mut self) -> bool {
+        let due = self.checked.is_none_or(|checked| checked.elapsed() >= FREE_SPACE_CHECK);
+        if due {
+            self.checked = Some(Instant::now());
+            let why = match (self.log.out_of_space(), free_bytes(&self.directory)) {
+                (Some(reason), _) => Some(format!("no further segment can be had: {reason}")),
+                (None, Some(free)) if free < self.free_limit_bytes => {
+                    Some(format!("{free} bytes are free, and the limit is {}", self.free_limit_bytes))
+                }
+                _ => None,
+            };
+            let short = why.is_some();
+            if let Some(why) = why.filter(|_| !self.short_of_space) {
+                warn!(directory = %self.directory.display(), "publishing is blocked: {why}");
+            } else if !short && self.short_of_space {
+                info!(directory = %self.directory.display(), "there is space again");
+            }
+            self.short_of_space = short;
+        }
+        self.short_of_space
+    }
+}
+
+fn free_bytes(directory: &Path) -> Option<u64> {
+    disk::free_bytes(directory).ok()
+}
+
+type Notes = FxHashMap<(u64, u64), lepus_storage::log::IndexEntry>;
+
+fn index_by_message(index: &UnackedIndex) -> Notes {
+    index.entries().map(|entry| ((entry.sequence, entry.queue), entry)).collect()
+}
+
+/// How a log is to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LogSettings {
+    /// Confirm when the message is on stable storage, and not when the kernel has it.
+    pub sync: bool,
+    /// Size of a segment file, in bytes.
+    pub segment_bytes: u64,
+    /// Free bytes of the file system below which nothing is published.
+    pub free_limit_bytes: u64,
+}
+
+impl LogSettings {
+    pub fn options(&self, shard: u32, epoch: u32) -> LogOptions {
+        // A commit leaves room for others in its segment.
+        let commit_bytes = COMMIT_BYTES_MAX.min(self.segment_bytes as usize / 4);
+        LogOptions {
+            shard,
+            epoch,
+            segment_bytes: self.segment_bytes.max(SEGMENT_BYTES_MIN),
+            commit_bytes,
+            sync: self.sync,
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Reading the shards' logs, on the main thread before shards exist: each on a thread of its own.
+//!
+//! A shard's log is in `shard-N` of the data directory. Each queue's messages are in the log of the shard
+//! that owns it - unless there are fewer shards than before. Then the messages of those that are gone
+//! move: they are appended to the logs of their queues' new owners, and when they are on disk there, the
+//! old logs are removed. A crash in between leaves both; the copies are recognised, since no two messages
+//! of a queue have the same time and content.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::{fs, io, thread};
+
+use lepus_shards::topology::Change;
+use lepus_shards::{DurableId, QueueId};
+use lepus_storage::log::{
+    Handle, IndexEntry, IndexError, LiveMessage, LogFailed, Recovered, RecoveryError, ShardLog, UnackedIndex,
+    UringDisk, UringOptions, list_segments, read_segment, recover, truncate_segment,
+};
+use rustc_hash::FxHashMap;
+use tracing::{error, info};
+
+use super::message_log::{LogSeed, LogSettings};
+
+/// Why the logs cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// A directory or file.
+    #[error("cannot use the log in {path}: {source}; make it readable and writable for this user")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What is in it.
+    #[error("{path}: {source}")]
+    Recovery {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong.
+        source: RecoveryError,
+    },
+    /// The unacked index.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    /// Messages that have to move cannot be written.
+    #[error(transparent)]
+    Failed(#[from] LogFailed),
+}
+
+/// The durable queues that there are.
+pub(super) fn durable_queues(changes: &[Change]) -> FxHashMap<DurableId, QueueId> {
+    let queues = changes.iter().filter_map(|change| match change {
+        Change::CreateQueue(info) => Some((info.durable_id?, info.id)),
+        _ => None,
+    });
+    queues.collect()
+}
+
+pub(super) fn shard_directory(data_dir: &Path, shard: usize) -> PathBuf {
+    data_dir.join(format!("shard-{shard}"))
+}
+
+/// The logs of this many shards, read.
+///
+/// # Errors
+/// [`LogError`]. Damage is none: it is logged, and what can be read is kept.
+pub(super) fn recover_logs(
+    data_dir: &Path,
+    shards: usize,
+    epoch: u32,
+    settings: &LogSettings,
+    queues: &FxHashMap<DurableId, QueueId>,
+) -> Result<Vec<LogSeed>, LogError> {
+    let mut logs = read_logs(data_dir, shards)?;
+    if move_strays(data_dir, shards, epoch, settings, queues, &logs)? {
+        logs = read_logs(data_dir, shards)?;
+    }
+    logs.truncate(shards);
+    let seeds = logs.into_iter().map(|log| {
+        let index = UnackedIndex::open(&log.directory, log.shard as u32)?;
+        Ok(LogSeed {
+            options: settings.options(log.shard as u32, epoch),
+            directory: log.directory,
+            recovered: log.recovered,
+            index,
+            free_limit_bytes: settings.free_limit_bytes,
+        })
+    });
+    seeds.collect()
+}
+
+struct ReadLog {
+    shard: usize,
+    directory: PathBuf,
+    recovered: Recovered,
+}
+
+/// The logs of these shards, and behind them of any that there were once.
+fn read_logs(data_dir: &Path, shards: usize) -> Result<Vec<ReadLog>, LogError> {
+    let io = |source| LogError::Io { path: data_dir.to_owned(), source };
+    let mut numbers: Vec<usize> = (0..shards).collect();
+    for entry in fs::read_dir(data_dir).map_err(io)? {
+        let name = entry.map_err(io)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("shard-")?.parse::<usize>().ok());
+        numbers.extend(number.filter(|&number| number >= shards));
+    }
+    numbers.sort_unstable();
+    thread::scope(|scope| {
+        let readers: Vec<_> = numbers
+            .iter()
+            .map(|&shard| scope.spawn(move || read_log(shard, shard_directory(data_dir, shard))))
+            .collect();
+        readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+fn read_log(shard: usize, directory: PathBuf) -> Result<ReadLog, LogError> {
+    let io = |source| LogError::Io { path: directory.clone(), source };
+    fs::create_dir_all(&directory).map_err(io)?;
+    let segments = list_segments(&directory).map_err(io)?;
+    let recovered = recover(shard as u32, &segments, |segment| read_segment(&directory, segment))
+        .map_err(|source| LogError::Recovery { path: directory.clone(), source })?;
+    for damage in &recovered.damage {
+        error!(directory = %directory.display(), "the log is damaged: {damage}; what else is there is kept");
+    }
+    // A segment that is not written to any more gives back what it does not use.
+    for segment in recovered.segments.iter().filter(|segment| segment.used_bytes < segment.bytes) {
+        truncate_segment(&directory, segment.segment, segment.used_bytes).map_err(io)?;
+    }
+    let mut recovered = recovered;
+    recovered.segments.iter_mut().for_each(|segment| segment.bytes = segment.used_bytes);
+    Ok(ReadLog { shard, directory, recovered })
+}
+
+/// A message of one log that belongs in another: its queues there, and how often each has delivered it.
+type Stray<'a> = (&'a LiveMessage, Vec<(u64, u32)>);
+
+/// Moves messages to the logs of the shards that own their queues. True if any log has changed.
+fn move_strays(
+    data_dir: &Path,
+    shards: usize,
+    epoch: u32,
+    settings: &LogSettings,
+    queues: &FxHashMap<DurableId, QueueId>,
+    logs: &[ReadLog],
+) -> Result<bool, LogError> {
+    let mut to: HashMap<usize, Vec<Stray<'_>>> = HashMap::new();
+    for log in logs {
+        let index = UnackedIndex::open(&log.directory, log.shard as u32)?;
+        let noted: HashMap<_, _> =
+            index.entries().map(|entry| ((entry.sequence, entry.queue), entry)).collect();
+        for message in &log.recovered.messages {
+            let mut by_owner: HashMap<usize, Vec<(u64, u32)>> = HashMap::new();
+            for &durable in &message.queues {
+                let note = noted.get(&(message.head.sequence, durable));
+                if let Some(owner) = elsewhere(log, queues, durable)
+                    && note.is_none_or(|note| !note.settled)
+                {
+                    let deliveries = note.map_or(0, |note| note.deliveries);
+                    by_owner.entry(owner).or_default().push((durable, deliveries));
+                }
+            }
+            for (owner, durable) in by_owner {
+                to.entry(owner).or_default().push((message, durable));
+            }
+        }
+    }
+    let obsolete = logs.iter().filter(|log| log.shard >= shards);
+    if to.is_empty() && obsolete.clone().next().is_none() {
+        return Ok(false);
+    }
+    for (owner, strays) in to {
+        append_strays(&logs[owner], epoch, settings, &strays)?;
+    }
+    // Everything is on disk in its new place.
+    for log in logs {
+        if log.shard >= shards {
+            info!(directory = %log.directory.display(), "the log of a shard that is no more is removed");
+            fs::remove_dir_all(&log.directory)
+                .map_err(|source| LogError::Io { path: log.directory.clone(), source })?;
+        } else {
+            settle_strays(log, epoch, settings, queues)?;
+        }
+    }
+    fs::File::open(data_dir)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|source| LogError::Io { path: data_dir.to_owned(), source })?;
+    Ok(true)
+}
+
+/// The shard that owns this queue, if it is not the log's.
+fn elsewhere(log: &ReadLog, queues: &FxHashMap<DurableId, QueueId>, durable: u64) -> Option<usize> {
+    let owner = queues.get(&DurableId(durable))?.owner().index();
+    (owner != log.shard).then_some(owner)
+}
+
+fn append_strays(
+    log: &ReadLog,
+    epoch: u32,
+    settings: &LogSettings,
+    strays: &[Stray<'_>],
+) -> Result<(), LogError> {
+    let mut index = UnackedIndex::open(&log.directory, log.shard as u32)?;
+    with_log(log, epoch, settings, |running, there, _| {
+        let there: HashSet<(u64, u64, &[u8])> = there
+            .iter()
+            .flat_map(|message| message.queues.iter().map(move |&queue| (queue, message)))
+            .map(|(queue, message)| (queue, message.head.published_ms, &*message.content))
+            .collect();
+        let mut moved = 0;
+        for (message, queues) in strays {
+            let (head, content) = (&message.head, &*message.content);
+            let mut new = queues.clone();
+            new.retain(|&(queue, _)| !there.contains(&(queue, head.published_ms, content)));
+            if new.is_empty() {
+                continue;
+            }
+            let names = new.iter().map(|&(queue, _)| queue);
+            let sequence = running.append(head.published_ms, head.ttl_ms, names, &[content]).sequence;
+            for (queue, deliveries) in new.into_iter().filter(|&(_, deliveries)| deliveries > 0) {
+                index.note(&IndexEntry { sequence, queue, deliveries, settled: false });
+            }
+            moved += 1;
+        }
+        info!(shard = log.shard, messages = moved, "messages of queues that have moved here are appended");
+    })
+}
+
+fn settle_strays(
+    log: &ReadLog,
+    epoch: u32,
+    settings: &LogSettings,
+    queues: &FxHashMap<DurableId, QueueId>,
+) -> Result<(), LogError> {
+    with_log(log, epoch, settings, |running, there, handles| {
+        for (message, &handle) in there.iter().zip(handles) {
+            for &durable in &message.queues {
+                if elsewhere(log, queues, durable).is_some() {
+                    running.settle(handle, durable);
+                }
+            }
+        }
+    })
+}
+
+/// Opens a log, changes it, and waits until that is on disk.
+fn with_log(
+    log: &ReadLog,
+    epoch: u32,
+    settings: &LogSettings,
+    change: impl FnOnce(&mut ShardLog<UringDisk>, &[LiveMessage], &[Handle]),
+) -> Result<(), LogError> {
+    let io = |source| LogError::Io { path: log.directory.clone(), source };
+    // Read again: this may be the second change.
+    let segments = list_segments(&log.directory).map_err(io)?;
+    let recovered = recover(log.shard as u32, &segments, |segment| read_segment(&log.directory, segment))
+        .map_err(|source| LogError::Recovery { path: log.directory.clone(), source })?;
+    let disk = UringDisk::open(&log.directory, UringOptions::default()).map_err(io)?;
+    let (mut running, handles) = ShardLog::new(disk, settings.options(log.shard as u32, epoch), &recovered);
+    change(&mut running, &recovered.messages, &handles);
+    running.flush();
+    loop {
+        running.poll(0)?;
+        if running.is_idle() {
+            return Ok(());
+        }
+        if let Some(reason) = running.out_of_space() {
+            return Err(io(io::Error::new(io::ErrorKind::StorageFull, reason.to_owned())));
+        }
+        thread::yield_now();
+    }
+}
