@@ -136,6 +136,17 @@ impl Client {
         self.call(50, 10, &arguments, 50, 11)
     }
 
+    /// Empties a queue.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn purge(&mut self, queue: &str) -> Result<(), ClientError> {
+        let mut arguments = vec![0, 0];
+        short(&mut arguments, queue);
+        arguments.push(0);
+        self.call(50, 30, &arguments, 50, 31)
+    }
+
     /// Starts a consumer.
     ///
     /// # Errors

@@ -5,7 +5,9 @@
 //! costs little beside what it measures.
 
 mod client;
+mod confirms;
 mod throughput;
 
 pub use client::{Client, ClientError};
+pub use confirms::{Confirms, ConfirmsReport};
 pub use throughput::{Report, Throughput, cpu_seconds};

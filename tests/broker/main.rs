@@ -7,6 +7,7 @@
 mod clients;
 mod compete;
 mod content;
+mod crash;
 mod declare;
 mod errors;
 mod flood;

@@ -22,9 +22,10 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Two shards, whatever the machine has, so that work crosses shards.
+    /// Two shards, whatever the machine has, so that work crosses shards; and small segments, so that a
+    /// log has many.
     pub fn new() -> Setup {
-        Setup { settings: vec!["shards=2".to_owned()] }
+        Setup { settings: vec!["shards=2".to_owned(), "segment_mib=2".to_owned()] }
     }
 
     /// Sets a key of the configuration, as `--set` takes it.
@@ -189,6 +190,11 @@ impl Broker {
         own.child.kill().expect("a child that was not waited for can be killed");
         own.child.wait().expect("a killed child ends");
         own.data
+    }
+
+    /// Kills the process, while clients still use it.
+    pub fn kill_now(&self) {
+        os::signal(self.pid(), libc::SIGKILL);
     }
 
     /// Waits for its end.
