@@ -16,6 +16,8 @@ const BLOCK_BYTES: usize = 4096;
 const FILE_BLOCKS: usize = 4096;
 /// Confirms, and writes, in one turn.
 const TURN: usize = 200;
+/// Threads of the second part.
+const THREADS: usize = 2;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -115,12 +117,20 @@ impl Publisher {
         Ok(Publisher { client, frames: publish(queue, &vec![0; run.body_bytes], true) })
     }
 
-    fn publish(&mut self) -> Result<Duration, ClientError> {
-        let began = Instant::now();
-        self.client.socket.write_all(&self.frames)?;
+    fn send(&mut self) -> Result<(), ClientError> {
+        Ok(self.client.socket.write_all(&self.frames)?)
+    }
+
+    fn wait(&mut self) -> Result<(), ClientError> {
         // An ack is one frame of 21 bytes; nothing else comes on this connection.
         let mut ack = [0; 21];
-        self.client.socket.read_exact(&mut ack)?;
+        Ok(self.client.socket.read_exact(&mut ack)?)
+    }
+
+    fn publish(&mut self) -> Result<Duration, ClientError> {
+        let began = Instant::now();
+        self.send()?;
+        self.wait()?;
         Ok(began.elapsed())
     }
 }
@@ -156,30 +166,40 @@ impl Confirms {
         Ok(ConfirmsReport { confirms, writes, together_per_second })
     }
 
+    /// All publishers, each with one message at a time, on a few threads: a thread for each would
+    /// measure the scheduler.
     fn together(&self, queue: &str) -> Result<f64, ClientError> {
-        let publishers: Result<Vec<_>, _> =
-            (0..self.publishers).map(|_| Publisher::new(self, queue)).collect();
+        let mut publishers = Vec::new();
+        for _ in 0..self.publishers {
+            publishers.push(Publisher::new(self, queue)?);
+        }
+        let share = self.publishers.div_ceil(THREADS);
         let began = Instant::now();
         let counts: Vec<Result<u64, ClientError>> = thread::scope(|scope| {
-            let threads: Vec<_> = publishers?
-                .into_iter()
-                .map(|mut publisher| {
-                    scope.spawn(move || {
-                        let mut count = 0;
-                        while began.elapsed() < self.duration {
-                            publisher.publish()?;
-                            count += 1;
-                        }
-                        Ok(count)
-                    })
-                })
+            let threads: Vec<_> = publishers
+                .chunks_mut(share)
+                .map(|own| scope.spawn(|| rounds(own, began, self.duration)))
                 .collect();
             let join = |thread: thread::ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            Ok::<_, ClientError>(threads.into_iter().map(join).collect())
-        })?;
+            threads.into_iter().map(join).collect()
+        });
         let total: u64 = counts.into_iter().sum::<Result<u64, _>>()?;
         Ok(total as f64 / began.elapsed().as_secs_f64())
     }
+}
+
+fn rounds(publishers: &mut [Publisher], began: Instant, duration: Duration) -> Result<u64, ClientError> {
+    let mut count = 0;
+    while began.elapsed() < duration {
+        for publisher in publishers.iter_mut() {
+            publisher.send()?;
+        }
+        for publisher in publishers.iter_mut() {
+            publisher.wait()?;
+        }
+        count += publishers.len() as u64;
+    }
+    Ok(count)
 }

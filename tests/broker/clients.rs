@@ -131,10 +131,13 @@ fn lapin_uses_many_channels_at_once() {
             tasks.push(tokio::spawn(async move {
                 channel.confirm_select(lo::ConfirmSelectOptions::default()).await.expect("confirms");
                 assert!(lapin_publish(&channel, &queue, &[number]).await.is_ack());
+                channel
             }));
         }
+        // A channel that is dropped closes by itself, and the connection must not be closed meanwhile.
+        let mut channels = Vec::new();
         for task in tasks {
-            task.await.expect("published");
+            channels.push(task.await.expect("published"));
         }
         let purged =
             first.queue_purge(queue.as_str().into(), lo::QueuePurgeOptions::default()).await.expect("purged");
