@@ -199,6 +199,17 @@ impl Front {
         self.peers[slot as usize].connection
     }
 
+    /// Bytes that are kept of what a connection has sent, and for it to read. For tests.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn kept_bytes(&self, slot: u32) -> usize {
+        let peer = &self.peers[slot as usize];
+        let held = peer.channels.iter().map(|(_, channel)| {
+            channel.held.len() + channel.content.as_ref().map_or(0, |content| content.body.len())
+        });
+        let orphans = peer.orphans.iter().map(|(_, frames)| frames.len());
+        peer.stash.len() + peer.output.pending().len() + held.sum::<usize>() + orphans.sum::<usize>()
+    }
+
     pub(super) fn peer(&mut self, slot: u32) -> &mut Peer {
         &mut self.peers[slot as usize]
     }

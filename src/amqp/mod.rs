@@ -26,6 +26,8 @@ mod replies;
 mod session;
 mod table;
 mod timing;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod trial;
 
 pub use auth::{Authenticate, Credentials};
 pub use front::{Disposition, Front, FrontConfig, HasFront};

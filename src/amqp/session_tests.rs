@@ -1,179 +1,10 @@
 //! Whole conversations against a real shard, without sockets: cut anywhere, or damaged.
 
-use std::sync::Arc;
-
-use lepus_shards::message::MessageView;
-use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
-};
-use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
 use proptest::prelude::*;
 
-use super::codec::{FRAME_END, FrameHead};
+use super::codec::FrameHead;
+use super::trial::{Trial, check_codec, check_connection, frame, handshake, method};
 use super::*;
-
-/// One shard's surroundings: nothing but the front.
-struct Alone {
-    front: Front,
-    appended: LogSequence,
-    persisted: Option<u64>,
-}
-
-impl HasFront for Alone {
-    fn front(&mut self) -> &mut Front {
-        &mut self.front
-    }
-}
-
-impl Backplane for Alone {
-    fn outgoing(&mut self, _to: ShardId, _lane: Lane) -> &mut Batch {
-        unreachable!("there is one shard")
-    }
-    fn append(&mut self, _message: &MessageView<'_>, _ttl_ms: Option<u64>, _queues: &[DurableId]) -> Logged {
-        self.appended += 1;
-        Logged { sequence: self.appended, handle: LogHandle::NONE }
-    }
-    fn claimed(&mut self, _message: LogHandle, _queue: DurableId) {}
-    fn settled(&mut self, _message: LogHandle, _queue: DurableId) {}
-    fn persist(&mut self, version: u64, _writes: Vec<StoreWrite>) {
-        self.persisted = Some(version);
-    }
-}
-
-impl FrontEnd for Alone {
-    fn deliver(
-        &mut self,
-        to: Address,
-        consumer: ConsumerId,
-        tag: DeliveryTag,
-        again: bool,
-        message: MessageView<'_>,
-    ) {
-        self.front.deliver(to, consumer, tag, again, message);
-    }
-    fn got(&mut self, to: Address, tag: DeliveryTag, again: bool, remaining: u64, message: MessageView<'_>) {
-        self.front.got(to, tag, again, remaining, message);
-    }
-    fn reply(&mut self, to: Address, reply: Reply) {
-        self.front.reply(to, reply);
-    }
-    fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
-        self.front.confirm(to, first, last, accepted);
-    }
-    fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
-        self.front.consumer_cancelled(to, consumer);
-    }
-    fn publishing_blocked(&mut self, blocked: bool) {
-        self.front.publishing_blocked(blocked);
-    }
-}
-
-struct Broker {
-    shard: Shard,
-    around: Alone,
-    now_ms: u64,
-}
-
-impl Broker {
-    fn new(memory_budget_bytes: u64) -> Broker {
-        let (writer, changes) = Writer::restore(1, Vec::new(), "/", fastrand::Rng::with_seed(1)).unwrap();
-        let config = ShardConfig { id: ShardId(0), shards: 1, epoch: 1, memory_budget_bytes };
-        let credentials =
-            Credentials { user: "guest".into(), password: "guest".into(), loopback_users: Vec::new() };
-        let front = Front::new(FrontConfig {
-            channel_max: 2047,
-            frame_max: 131_072,
-            heartbeat_s: 60,
-            max_message_bytes: 1 << 20,
-            handshake_timeout_ms: 10_000,
-            write_stall_timeout_ms: 15_000,
-            assembly_budget_bytes: 1 << 20,
-            product: "Lepus".into(),
-            version: "0".into(),
-            cluster_name: "lepus".into(),
-            authenticate: Arc::new(credentials),
-        });
-        let around = Alone { front, appended: 0, persisted: None };
-        Broker { shard: Shard::new(config, &changes, Some(writer)), around, now_ms: 0 }
-    }
-
-    fn accept(&mut self) -> u32 {
-        self.around.front.accept("127.0.0.1:1".parse().unwrap(), self.now_ms)
-    }
-
-    fn send(&mut self, slot: u32, bytes: &[u8]) {
-        receive(&mut self.shard, &mut self.around, slot, bytes);
-        self.turn();
-    }
-
-    fn turn(&mut self) {
-        loop {
-            if let Some(version) = self.around.persisted.take() {
-                self.shard.persisted(&mut self.around, version);
-            }
-            resume(&mut self.shard, &mut self.around);
-            if self.around.persisted.is_none() {
-                break;
-            }
-        }
-        let frontier = self.around.appended;
-        self.shard.committed(&mut self.around, frontier);
-        self.shard.end_turn(&mut self.around);
-        resume(&mut self.shard, &mut self.around);
-    }
-
-    fn pass(&mut self, ms: u64) {
-        for _ in 0..ms.div_ceil(100) {
-            self.now_ms += 100;
-            tick(&mut self.shard, &mut self.around, self.now_ms);
-        }
-    }
-
-    /// Takes what waits to be written.
-    fn take(&mut self, slot: u32) -> Vec<u8> {
-        let output = self.around.front.output(slot);
-        let bytes = output.pending().to_vec();
-        output.advance(bytes.len());
-        self.around.front.wrote(slot);
-        bytes
-    }
-
-    fn open(&mut self) -> u32 {
-        let slot = self.accept();
-        self.send(slot, &handshake());
-        self.take(slot);
-        slot
-    }
-}
-
-fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
-    let mut out = vec![kind];
-    out.extend_from_slice(&channel.to_be_bytes());
-    out.extend_from_slice(&(payload.len() as u32).to_be_bytes());
-    out.extend_from_slice(payload);
-    out.push(FRAME_END);
-    out
-}
-
-fn method(channel: u16, class: u16, id: u16, arguments: &[u8]) -> Vec<u8> {
-    let mut payload = class.to_be_bytes().to_vec();
-    payload.extend_from_slice(&id.to_be_bytes());
-    payload.extend_from_slice(arguments);
-    frame(1, channel, &payload)
-}
-
-/// Everything up to an open channel 1, without waiting for an answer.
-fn handshake() -> Vec<u8> {
-    [
-        b"AMQP\x00\x00\x09\x01".to_vec(),
-        method(0, 10, 11, b"\0\0\0\0\x05PLAIN\0\0\0\x0c\0guest\0guest\x05en_US"),
-        method(0, 10, 31, &[7, 255, 0, 2, 0, 0, 0, 60]),
-        method(0, 10, 40, &[1, b'/', 0, 0]),
-        method(1, 20, 10, &[0]),
-    ]
-    .concat()
-}
 
 fn publish(channel: u16, key: &[u8], body: &[u8], part: usize) -> Vec<u8> {
     let mut arguments = vec![0, 0, 0, key.len() as u8];
@@ -252,7 +83,7 @@ fn close(bytes: &[u8]) -> Option<(u16, String, u16, u16)> {
 
 /// Hands a stream in as these pieces; gives the bytes that came out.
 fn answer(stream: &[u8], pieces: &[usize]) -> Vec<u8> {
-    let mut broker = Broker::new(u64::MAX);
+    let mut broker = Trial::new(u64::MAX);
     let slot = broker.accept();
     let (mut rest, mut out, mut pieces) = (stream, Vec::new(), pieces.iter().cycle());
     while !rest.is_empty() {
@@ -322,7 +153,7 @@ proptest! {
             stream[at] = byte;
         }
         stream.truncate(cut.index(stream.len()) + 1);
-        let mut broker = Broker::new(u64::MAX);
+        let mut broker = Trial::new(u64::MAX);
         let slot = broker.accept();
         let (mut rest, mut pieces) = (stream.as_slice(), pieces.iter().cycle());
         while !rest.is_empty() {
@@ -345,7 +176,7 @@ proptest! {
     #[test]
     fn garbage_is_answered_with_the_protocol_header_and_a_closed_socket(bytes in prop::collection::vec(any::<u8>(), 8..200)) {
         prop_assume!(!bytes.starts_with(b"AMQP\0\0\x09\x01"));
-        let mut broker = Broker::new(u64::MAX);
+        let mut broker = Trial::new(u64::MAX);
         let slot = broker.accept();
         broker.send(slot, &bytes);
         prop_assert_eq!(broker.take(slot), b"AMQP\x00\x00\x09\x01");
@@ -370,7 +201,7 @@ fn each_kind_of_broken_frame_has_its_code() {
         ("unknown method", method(1, 60, 99, &[]), 503),
     ];
     for (name, bytes, code) in cases {
-        let mut broker = Broker::new(u64::MAX);
+        let mut broker = Trial::new(u64::MAX);
         let slot = broker.open();
         broker.send(slot, &bytes);
         let out = broker.take(slot);
@@ -390,7 +221,7 @@ fn a_wrong_password_closes_after_a_delay_or_with_a_reason() {
         table.extend_from_slice(b"\x05PLAIN\0\0\0\x0c\0guest\0wrong\x05en_US");
         [b"AMQP\x00\x00\x09\x01".to_vec(), method(0, 10, 11, &table)].concat()
     };
-    let mut broker = Broker::new(u64::MAX);
+    let mut broker = Trial::new(u64::MAX);
     let slot = broker.accept();
     broker.send(slot, &login(b""));
     broker.take(slot);
@@ -412,7 +243,7 @@ fn a_wrong_password_closes_after_a_delay_or_with_a_reason() {
 #[test]
 fn a_handshake_that_stops_half_way_is_cut_off() {
     for sent in [0, 4, 8, 30] {
-        let mut broker = Broker::new(u64::MAX);
+        let mut broker = Trial::new(u64::MAX);
         let slot = broker.accept();
         broker.send(slot, &handshake()[..sent]);
         broker.take(slot);
@@ -425,7 +256,7 @@ fn a_handshake_that_stops_half_way_is_cut_off() {
 
 #[test]
 fn heartbeats_go_out_in_silence_and_a_silent_client_is_cut_off() {
-    let mut broker = Broker::new(u64::MAX);
+    let mut broker = Trial::new(u64::MAX);
     let slot = broker.open();
     broker.pass(29_000);
     assert!(broker.take(slot).is_empty());
@@ -445,7 +276,7 @@ fn heartbeats_go_out_in_silence_and_a_silent_client_is_cut_off() {
 
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
-    let mut broker = Broker::new(u64::MAX);
+    let mut broker = Trial::new(u64::MAX);
     let slot = broker.open();
     broker.send(slot, &method(1, 20, 20, &[1]));
     broker.pass(14_000);
@@ -456,7 +287,7 @@ fn a_client_that_does_not_read_is_cut_off() {
 
 #[test]
 fn publishers_wait_while_memory_is_short_and_go_on_where_they_were() {
-    let mut broker = Broker::new(1_000);
+    let mut broker = Trial::new(1_000);
     let (publisher, reader) = (broker.open(), broker.open());
     broker.send(reader, &method(1, 50, 10, &[0, 0, 1, b'q', 0, 0, 0, 0, 0]));
     for _ in 0..20 {
@@ -476,7 +307,7 @@ fn publishers_wait_while_memory_is_short_and_go_on_where_they_were() {
 
 /// Bodies that together do not fit into the budget, sent side by side.
 struct LargeBodies {
-    broker: Broker,
+    broker: Trial,
     first: u32,
     second: u32,
 }
@@ -484,7 +315,7 @@ struct LargeBodies {
 impl LargeBodies {
     /// Both have sent 900,000 bytes of which the second waits.
     fn begin() -> (LargeBodies, Vec<u8>) {
-        let mut broker = Broker::new(u64::MAX);
+        let mut broker = Trial::new(u64::MAX);
         let (first, second) = (broker.open(), broker.open());
         broker.send(first, &method(1, 50, 10, &[0, 0, 1, b'q', 0, 0, 0, 0, 0]));
         let stream = publish(1, b"q", &vec![3; 1_000_000], 100_000);
@@ -538,7 +369,7 @@ fn a_body_that_never_gets_complete_keeps_others_waiting_for_a_bounded_time() {
 
 #[test]
 fn what_is_only_announced_costs_nothing() {
-    let mut broker = Broker::new(u64::MAX);
+    let mut broker = Trial::new(u64::MAX);
     let announced: Vec<u32> = (0..20)
         .map(|_| {
             let slot = broker.open();
@@ -549,4 +380,59 @@ fn what_is_only_announced_costs_nothing() {
         .collect();
     assert_eq!(broker.around.front.assembly_reserved_bytes, 0);
     assert!(announced.iter().all(|&slot| broker.around.front.wants_input(slot)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_script_does_no_harm(script in prop::collection::vec(any::<u8>(), 0..400)) {
+        check_connection(&script);
+    }
+
+    #[test]
+    fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        check_codec(&bytes);
+    }
+
+    /// Frames with the right shape and anything in them get further than plain noise.
+    #[test]
+    fn any_frames_do_no_harm(frames in prop::collection::vec(any_frame(), 1..12)) {
+        let mut script = vec![1];
+        for bytes in &frames {
+            check_codec(bytes);
+            for piece in bytes.chunks(240) {
+                script.push(piece.len() as u8 - 1);
+                script.extend_from_slice(piece);
+            }
+        }
+        check_connection(&script);
+    }
+}
+
+fn any_frame() -> impl Strategy<Value = Vec<u8>> {
+    let class = prop::sample::select(vec![10u16, 20, 40, 50, 60, 85, 90, 99]);
+    let id = prop_oneof![
+        prop::sample::select(vec![10u16, 11, 20, 21, 30, 40, 50, 70, 80, 90, 100, 110, 120]),
+        0u16..130
+    ];
+    let noise = prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(b'q'), any::<u8>()], 0..60);
+    let any_method =
+        (0u16..3, class, id, noise.clone()).prop_map(|(n, class, id, bytes)| method(n, class, id, &bytes));
+    let any_content = (1u8..10, 0u16..3, noise).prop_map(|(kind, n, bytes)| frame(kind, n, &bytes));
+    prop_oneof![4 => any_method, 2 => any_content, 1 => Just(publish(1, b"q", b"body", 2))]
+}
+
+/// What a fuzzer begins with, and what it found.
+#[test]
+fn the_fuzzers_corpus_does_no_harm() {
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
+    let mut count = 0;
+    for (target, check) in [("codec", check_codec as fn(&[u8])), ("connection", check_connection)] {
+        for entry in std::fs::read_dir(corpus.join(target)).unwrap() {
+            check(&std::fs::read(entry.unwrap().path()).unwrap());
+            count += 1;
+        }
+    }
+    assert!(count >= 5, "the corpus is there");
 }
