@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use thiserror::Error;
 
 use crate::boot::{self, BootError, ServerPlan};
+use crate::check_store::{CheckError, check_store};
 use crate::config::{Assignment, Config, ConfigError, FILE_VARIABLE, Sources};
 
 /// An AMQP 0-9-1 broker for dedicated Linux servers.
@@ -31,6 +32,13 @@ enum Command {
     Serve(ServeArgs),
     /// Check a configuration, or print the default one.
     Config(ConfigArgs),
+    /// Read everything that a stopped broker has left in its data directory, and say what is there. Exits
+    /// with 1 if something is damaged.
+    CheckStore {
+        /// The data directory.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
 }
 
 const SERVE_HELP: &str = "\
@@ -86,6 +94,10 @@ enum CliError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Boot(#[from] BootError),
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    #[error("{} is damaged in {damage} places", path.display())]
+    Damaged { path: PathBuf, damage: usize },
 }
 
 /// Does what the command line says. `server` runs the shards, see [`boot::serve`].
@@ -110,6 +122,7 @@ pub fn run<E: Display>(
             print(&Config::default().to_commented_toml());
             Ok(())
         }
+        Command::CheckStore { directory } => check_data(directory),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -156,6 +169,15 @@ fn check(path: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
+fn check_data(path: PathBuf) -> Result<(), CliError> {
+    let findings = check_store(&path)?;
+    print(&findings.text);
+    match findings.damage {
+        0 => Ok(()),
+        damage => Err(CliError::Damaged { path, damage }),
+    }
+}
+
 /// Logs go to standard error; standard output is for the answers that programs wait for.
 fn start_logging(config: &Config) {
     // A test or an embedding program may have set up logging of its own: that one stays.
@@ -180,7 +202,8 @@ fn fail(error: &CliError) -> ExitCode {
 fn exit_code(error: &CliError) -> u8 {
     match error {
         CliError::Boot(error) => error.exit_code(),
-        CliError::Usage(_) | CliError::Config(_) => 2,
+        CliError::Damaged { .. } => 1,
+        CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) => 2,
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod amqp;
 pub mod boot;
+pub mod check_store;
 pub mod cli;
 pub mod config;
 pub mod server;

@@ -152,6 +152,7 @@ impl<P: Protocol> Worker<P> {
         self.write_dirty(&mut turn);
         self.around.outboxes.send(&mut self.port);
         self.unpause();
+        self.more_due |= self.shard.has_rubble();
         let (mut written, mut about_to_commit) = (true, false);
         if let Some(log) = &self.around.log {
             (written, about_to_commit) = (log.is_idle(), log.is_about_to_commit());

@@ -9,6 +9,7 @@ mod compete;
 mod content;
 mod crash;
 mod declare;
+mod durable;
 mod errors;
 mod flood;
 mod handshake;

@@ -262,6 +262,11 @@ impl DataDir {
         DataDir(path)
     }
 
+    /// In this place.
+    pub fn at(path: PathBuf) -> DataDir {
+        DataDir(path)
+    }
+
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -326,7 +331,7 @@ fn address_of(line: &str) -> Option<SocketAddr> {
 }
 
 /// The binary under test, built by cargo in the profile of the tests when it is missing or older than a source.
-fn binary() -> &'static Path {
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         if let Some(path) = std::env::var_os("LEPUS_BIN") {

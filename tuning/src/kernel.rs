@@ -14,7 +14,7 @@ pub struct KernelVersion {
 
 impl KernelVersion {
     /// The oldest whose io_uring has every operation that the executor submits.
-    pub const OLDEST_SUPPORTED: KernelVersion = KernelVersion { major: 5, minor: 6 };
+    pub const OLDEST_SUPPORTED: KernelVersion = KernelVersion { major: 5, minor: 11 };
 
     /// The version of the running kernel, if it says.
     pub fn running() -> Option<KernelVersion> {

@@ -501,6 +501,11 @@ impl Shard {
         self.home.emit_confirms(fx);
     }
 
+    /// Purged and deleted messages are left to be carried off: [`Self::tick`] has work to do.
+    pub fn has_rubble(&self) -> bool {
+        self.owner.has_rubble()
+    }
+
     /// To be called about every 10 ms: what is due by the clock, and left-over work in slices. True
     /// if more is left to do right now.
     pub fn tick<E: Effects>(&mut self, fx: &mut E) -> bool {

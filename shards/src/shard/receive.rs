@@ -115,10 +115,7 @@ impl Shard {
                 self.owner.cancel(&mut out, from, consumer);
                 out.answer(from, channel, Reply::Cancelled { consumer });
             }
-            PeerMessage::Purge { queue, channel } => match self.owner.purge(&mut out, queue) {
-                Some(messages) => out.answer(from, channel, Reply::QueuePurged { messages }),
-                None => out.queue_gone(from, channel),
-            },
+            PeerMessage::Purge { queue, channel } => self.owner.purge(&mut out, from, channel, queue),
             PeerMessage::Status { queue, channel } => match self.owner.status(queue) {
                 Some((messages, consumers)) => {
                     let name = self.owner.queue(queue).expect("it was just found").info.name.clone();

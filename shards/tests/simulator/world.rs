@@ -263,6 +263,10 @@ impl World {
         loop {
             let mut busy = false;
             for shard in 0..self.count() {
+                while self.shards[shard].has_rubble() {
+                    busy = true;
+                    self.shards[shard].tick(&mut self.around[shard]);
+                }
                 self.end_turn(shard);
                 while self.commit(shard) || (shard == 0 && self.store()) {
                     busy = true;

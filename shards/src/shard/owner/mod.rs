@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use self::consumers::{Consumer, Link, Standing};
-use self::time::{Deadline, Rubble};
+use self::time::{Deadline, Purged, Rubble};
 use super::batch::{ConfirmTo, PeerMessage, RecordRef};
 use super::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
 use super::front_end::{Reply, Restored, Verdict};
@@ -412,15 +412,23 @@ impl Owner {
         }
     }
 
-    /// Drops the ready messages; the unacked stay. Millions go in slices, later; they are out of the
-    /// queue at once.
-    pub fn purge<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId) -> Option<u64> {
-        let slot = self.slot_of(id)?;
+    /// Drops the ready messages; the unacked stay. They are out of the queue at once; millions are
+    /// carried off in slices, and the answer comes then.
+    pub fn purge<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        home: ShardId,
+        channel: ChannelId,
+        id: QueueId,
+    ) {
+        let Some(slot) = self.slot_of(id) else { return out.queue_gone(home, channel) };
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let (store, durable_id) = (&mut self.store, queue.durable_id);
         let (rest, count) = queue.entries.split_ready(|message| release(store, out.fx, message, durable_id));
-        self.rubble.push_back(Rubble { durable_id, entries: rest });
-        Some(count)
+        let answer = Some(Purged { home, channel, messages: count });
+        self.rubble.push_back(Rubble { durable_id, entries: rest, answer });
+        // Most purges are done with this.
+        self.carry_off(out);
     }
 
     /// Ready messages and consumers of a queue; asking counts as use.
@@ -471,7 +479,7 @@ impl Owner {
         for slot in &queue.lingering {
             self.consumers.remove(*slot as usize);
         }
-        self.rubble.push_back(Rubble { durable_id: queue.durable_id, entries: queue.entries });
+        self.rubble.push_back(Rubble { durable_id: queue.durable_id, entries: queue.entries, answer: None });
         Ok(messages)
     }
 

@@ -6,10 +6,11 @@ use super::{Owner, release};
 use crate::ledger::{Entries, Position};
 use crate::shard::batch::{Ask, PeerMessage};
 use crate::shard::effects::Effects;
+use crate::shard::front_end::Reply;
 use crate::shard::outward::Outward;
 use crate::topology::{Operation, Requester};
+use crate::{ChannelId, DurableId, QueueId};
 use crate::{ConnectionId, ShardId};
-use crate::{DurableId, QueueId};
 
 /// Blocks of 64 entries that one step carries off: about 50 µs of work.
 const RUBBLE_BLOCKS_PER_STEP: usize = 16;
@@ -21,6 +22,16 @@ pub(super) struct Rubble {
     /// The queue's name in the log.
     pub durable_id: Option<DurableId>,
     pub entries: Entries,
+    /// Who is told when it is carried off: a purge is answered when the log knows of every message, or
+    /// they would come back after a crash.
+    pub answer: Option<Purged>,
+}
+
+/// A purge that is under way.
+pub(super) struct Purged {
+    pub home: ShardId,
+    pub channel: ChannelId,
+    pub messages: u64,
 }
 
 #[derive(PartialEq, Eq, Debug)]
@@ -106,14 +117,19 @@ impl Owner {
         self.deadlines.push(Deadline::queue(again_ms, id));
     }
 
+    pub fn has_rubble(&self) -> bool {
+        !self.rubble.is_empty()
+    }
+
     /// Frees what purged and deleted queues have left, a slice at a time. True if more is left.
     pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
-        let Some(Rubble { durable_id, entries }) = self.rubble.front_mut() else { return false };
+        let Some(Rubble { durable_id, entries, .. }) = self.rubble.front_mut() else { return false };
         let (durable_id, store) = (*durable_id, &mut self.store);
         let done =
             entries.demolish(RUBBLE_BLOCKS_PER_STEP, |message| release(store, out.fx, message, durable_id));
-        if done {
-            self.rubble.pop_front();
+        if done && let Some(Rubble { answer: Some(purged), .. }) = self.rubble.pop_front() {
+            let Purged { home, channel, messages } = purged;
+            out.answer(home, channel, Reply::QueuePurged { messages });
         }
         !self.rubble.is_empty()
     }
