@@ -29,6 +29,8 @@ pub use unacked_index::{IndexEntry, IndexError, UnackedIndex};
 pub use uring_disk::{UringDisk, UringOptions, WriteMethod};
 
 #[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
 mod power_loss_tests;
 #[cfg(test)]
 mod simulated_disk;

@@ -1,0 +1,94 @@
+//! Files of each version of the formats, kept as they were written once: what is read must stay readable, and
+//! what is written must not change without a new version.
+
+use super::format::{
+    BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, SegmentHeader, padded, put_message,
+    put_settled,
+};
+use super::*;
+use crate::test_dir::TestDir;
+
+const INDEX_BYTES: usize = 1024 * 1024;
+
+const SEQUENCE: Sequence = (3 << 40) + 7;
+
+/// A file as it was written once. `LEPUS_BLESS=1` writes those of a new version; one that is there is never
+/// touched.
+fn golden(name: &str, written: &[u8]) -> Vec<u8> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/log/golden").join(name);
+    if !path.exists() && std::env::var_os("LEPUS_BLESS").is_some() {
+        std::fs::write(&path, written).unwrap();
+    }
+    std::fs::read(&path).unwrap()
+}
+
+/// Two commits: two messages, then that one of them is settled in one of its queues.
+fn segment() -> Vec<u8> {
+    let mut segment = Vec::new();
+    SegmentHeader { shard: 2, segment: 5, epoch: 3 }.write(&mut segment);
+    let mut messages = Vec::new();
+    let head = MessageHead { sequence: SEQUENCE, published_ms: 1_700_000_000_000, ttl_ms: None };
+    put_message(&mut messages, &head, [11, 12].into_iter(), &[b"\x00\x01", b"content"]);
+    let head = MessageHead { sequence: SEQUENCE + 1, published_ms: 1_700_000_000_001, ttl_ms: Some(60_000) };
+    put_message(&mut messages, &head, [11].into_iter(), &[b""]);
+    let mut settled = Vec::new();
+    put_settled(&mut settled, &[(SEQUENCE, 12)]);
+    for (number, payload, records) in [(41, messages, 2), (42, settled, 1)] {
+        let mut commit = vec![0; COMMIT_HEADER_BYTES];
+        commit.extend_from_slice(&payload);
+        let header = CommitHeader {
+            segment: 5,
+            first_commit: 41,
+            commit: number,
+            frontier: number - 1,
+            epoch: 3,
+            payload_bytes: payload.len() as u32,
+            records,
+        };
+        header.seal(&mut commit);
+        commit.resize(padded(commit.len()), 0);
+        segment.extend_from_slice(&commit);
+    }
+    segment
+}
+
+fn index(directory: &std::path::Path) -> UnackedIndex {
+    let mut index = UnackedIndex::open(directory, 2).unwrap();
+    index.delivered(SEQUENCE, 11);
+    index.delivered(SEQUENCE, 11);
+    index.settled(SEQUENCE + 1, 11);
+    index
+}
+
+#[test]
+fn version_1_of_a_segment_is_read_and_written_as_ever() {
+    let frozen = golden("segment-v1.log", &segment());
+    assert_eq!((segment() == frozen, frozen.len()), (true, 3 * BLOCK_BYTES), "frozen: count the version up");
+    let recovered = recover(2, &[5], |_| Ok(frozen.clone())).unwrap();
+    assert!(recovered.damage.is_empty() && recovered.unused.is_empty());
+    assert_eq!((recovered.last_commit, recovered.last_sequence), (42, SEQUENCE + 1));
+    let [first, second] = recovered.messages.as_slice() else { panic!("{recovered:?}") };
+    assert_eq!((first.queues.as_slice(), first.settled.as_slice()), (&[11][..], &[12][..]));
+    assert_eq!((&*first.content, first.head.published_ms), (&b"\x00\x01content"[..], 1_700_000_000_000));
+    assert_eq!((second.head.sequence, second.head.ttl_ms), (SEQUENCE + 1, Some(60_000)));
+}
+
+#[test]
+fn version_1_of_the_unacked_index_is_read_and_written_as_ever() {
+    let dir = TestDir::new();
+    drop(index(dir.path()));
+    let written = std::fs::read(dir.path().join("unacked.index")).unwrap();
+    assert_eq!(written.len(), INDEX_BYTES);
+    // The first block; the rest is zeros.
+    let mut file = golden("unacked-v1.index", &written[..BLOCK_BYTES]);
+    assert!(written[..BLOCK_BYTES] == file, "frozen: count the version up");
+    assert!(written[BLOCK_BYTES..].iter().all(|&byte| byte == 0));
+    file.resize(INDEX_BYTES, 0);
+    let other = TestDir::new();
+    std::fs::write(other.path().join("unacked.index"), file).unwrap();
+    let mut entries: Vec<IndexEntry> = UnackedIndex::open(other.path(), 2).unwrap().entries().collect();
+    entries.sort_by_key(|entry| entry.sequence);
+    let held = IndexEntry { sequence: SEQUENCE, queue: 11, deliveries: 2, settled: false };
+    let done = IndexEntry { sequence: SEQUENCE + 1, queue: 11, deliveries: 0, settled: true };
+    assert_eq!(entries, [held, done]);
+}
