@@ -246,6 +246,23 @@ impl World {
         true
     }
 
+    /// Everything that the shard has appended is on disk.
+    pub fn commit_all(&mut self, shard: usize) {
+        while self.commit(shard) {}
+    }
+
+    /// Every batch that has left arrives.
+    pub fn settle_links(&mut self) {
+        for to in 0..self.count() {
+            for from in 0..self.count() {
+                for lane in 0..2 {
+                    let count = self.links[from][to].lanes[lane].len();
+                    self.take_batches(from, to, lane, count);
+                }
+            }
+        }
+    }
+
     fn store(&mut self) -> bool {
         let Some(version) = self.around[0].persisting.pop_front() else { return false };
         self.shards[0].persisted(&mut self.around[0], version);
