@@ -68,7 +68,7 @@ impl MessageLog {
         let LogSeed { directory, options, recovered, mut index, free_limit_bytes } = seed;
         let disk = UringDisk::open(&directory, UringOptions::default())?;
         disk.register_eventfd(doorbell)?;
-        info!(shard = options.shard, method = %disk.method(), messages = recovered.messages.len(), "log opened");
+        info!(shard = options.shard, writes = %disk.method(), messages = recovered.messages.len(), "log opened");
         let (mut log, handles) = ShardLog::new(disk, options, &recovered);
         let (now_ms, noted) = (unix_ms(), index_by_message(&index));
         let mut here = Vec::new();

@@ -8,6 +8,7 @@
 //!
 //! Nothing here knows what a queue or an exchange is: rows are keys and values.
 
+// `log::uring_disk::ring` lends buffers to the kernel, `log::unacked_index` maps a file: they allow it for themselves.
 #![deny(unsafe_code)]
 
 pub mod data_dir;
