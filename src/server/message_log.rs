@@ -18,7 +18,7 @@ use lepus_storage::log::{
     Handle, LogFailed, LogOptions, Recovered, ShardLog, UnackedIndex, UringDisk, UringOptions,
 };
 use lepus_tuning::disk;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tracing::{info, warn};
 
 use super::limits::{COMMIT_SPIN, FREE_SPACE_CHECK};
@@ -73,7 +73,7 @@ impl MessageLog {
         let (now_ms, noted) = (unix_ms(), index_by_message(&index));
         let mut here = Vec::new();
         // What the log and the index agree on stays noted; the rest is of messages that are gone.
-        let mut kept = FxHashMap::default();
+        let mut kept = FxHashSet::default();
         for (message, handle) in recovered.messages.into_iter().zip(handles) {
             let sequence = message.head.sequence;
             here.clear();
@@ -83,7 +83,7 @@ impl MessageLog {
                 match (queues.get(&DurableId(durable)), note) {
                     (Some(&queue), None) => here.push((queue, 0)),
                     (Some(&queue), Some(note)) if !note.settled => {
-                        kept.insert((sequence, durable), ());
+                        kept.insert((sequence, durable));
                         here.push((queue, note.deliveries));
                     }
                     _ => dropped.push(durable),
@@ -101,10 +101,10 @@ impl MessageLog {
             for durable in dropped {
                 log.settle(handle, durable);
                 index.settled(sequence, durable);
-                kept.insert((sequence, durable), ());
+                kept.insert((sequence, durable));
             }
         }
-        index.retain(|entry| kept.contains_key(&(entry.sequence, entry.queue)));
+        index.retain(|entry| kept.contains(&(entry.sequence, entry.queue)));
         Ok(MessageLog {
             log,
             index,

@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_io_uring_is_told_from_a_forbidden_one() {
-        assert!(text(libc::ENOSYS, None).contains("Linux 5.6 or later"));
+        assert!(text(libc::ENOSYS, None).contains("Linux 5.11 or later"));
         let off = text(libc::EPERM, Some(2));
         assert!(off.contains("kernel.io_uring_disabled = 2") && off.contains("sysctl -w"), "{off}");
         assert!(!off.contains("io_uring_group"), "2 has no exceptions: {off}");
@@ -172,7 +172,7 @@ mod tests {
         let lacking = missing(|code| code != opcode::Statx::CODE && code != opcode::Send::CODE);
         assert_eq!(lacking, ["statx", "send"]);
         let text = UringError::TooOld { missing: lacking }.to_string();
-        assert!(text.contains("statx, send") && text.contains("Linux 5.6"), "{text}");
+        assert!(text.contains("statx, send") && text.contains("Linux 5.11"), "{text}");
     }
 
     #[test]

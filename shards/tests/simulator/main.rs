@@ -6,6 +6,7 @@
 //! `LEPUS_SIM_SEED=42` runs one, and prints what its clients do.
 
 mod clients;
+#[allow(dead_code, reason = "the behaviour tests use the rest of it")]
 mod world;
 
 use clients::Clients;
