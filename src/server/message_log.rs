@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lepus_shards::message::MessageView;
-use lepus_shards::queue::{record_head, view_record};
+use lepus_shards::queue::record_head;
 use lepus_shards::shard::{LogHandle, LogSequence, Logged, Restored};
 use lepus_shards::{DurableId, QueueId};
 use lepus_storage::limits::{COMMIT_BYTES_MAX, SEGMENT_BYTES_MIN};
@@ -63,7 +63,7 @@ impl MessageLog {
         seed: LogSeed,
         doorbell: BorrowedFd<'_>,
         queues: &FxHashMap<DurableId, QueueId>,
-        mut restore: impl FnMut(&Restored<'_>),
+        mut restore: impl FnMut(Restored<'_>),
     ) -> std::io::Result<MessageLog> {
         let LogSeed { directory, options, recovered, mut index, free_limit_bytes } = seed;
         let disk = UringDisk::open(&directory, UringOptions::default())?;
@@ -90,8 +90,8 @@ impl MessageLog {
                 }
             }
             if !here.is_empty() {
-                restore(&Restored {
-                    message: view_record(&message.content),
+                restore(Restored {
+                    record: message.content,
                     handle: LogHandle(handle.0),
                     queues: &here,
                     ttl_ms: message.head.ttl_ms,

@@ -75,6 +75,14 @@ impl Record {
         }
     }
 
+    /// The record that these bytes are.
+    pub fn from_bytes(bytes: Box<[u8]>) -> Record {
+        match bytes.len() >= SHARED_BODY_BYTES_MIN {
+            true => Record::Shared(Bytes::from(bytes)),
+            false => Record::Own(bytes),
+        }
+    }
+
     /// The record of a borrowed message in shared form, if it is large enough for that.
     pub fn of_large(message: &MessageView<'_>) -> Option<Bytes> {
         match record_size(message) >= SHARED_BODY_BYTES_MIN {

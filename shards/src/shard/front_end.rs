@@ -75,10 +75,10 @@ pub struct Publish<'a> {
 }
 
 /// A message that was in the log when the shard started.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Restored<'a> {
-    /// Routing data, properties and body.
-    pub message: MessageView<'a>,
+    /// Its record, as it was appended: what [`crate::queue::record_head`] says, and the parts.
+    pub record: Box<[u8]>,
     /// Its name in the log.
     pub handle: LogHandle,
     /// The queues of this shard that have it, and how often it was delivered there and came back.

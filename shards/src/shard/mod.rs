@@ -128,7 +128,7 @@ impl Shard {
 
     /// Takes a message back in that was in the log when the shard starts. To be called in the order in
     /// which they were appended, before anything else happens.
-    pub fn restore(&mut self, restored: &Restored<'_>) {
+    pub fn restore(&mut self, restored: Restored<'_>) {
         self.owner.restore(restored);
     }
 

@@ -142,7 +142,7 @@ impl Life {
         for (message, handle) in recovered.messages.iter().zip(handles) {
             let sequence = message.head.sequence;
             let mut known = former.remove(&sequence).expect("checked before");
-            (known.queues, known.handle, known.confirmed) = (message.queues.clone(), handle, true);
+            (known.queues, known.handle, known.confirmed) = (message.queues.to_vec(), handle, true);
             known.settled.clear();
             self.known.insert(sequence, known);
         }

@@ -8,6 +8,7 @@
 use std::io;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::format::{
     BLOCK_BYTES, BadHeader, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, Record, SegmentHeader, Sequence,
@@ -20,7 +21,7 @@ pub struct LiveMessage {
     /// Its name and times.
     pub head: MessageHead,
     /// Queues that have not settled it.
-    pub queues: Vec<u64>,
+    pub queues: SmallVec<[u64; 2]>,
     /// Queues that have.
     pub settled: Vec<u64>,
     /// Opaque to the log.
@@ -142,7 +143,10 @@ pub fn recover(
 #[derive(Default)]
 struct Reading {
     out: Recovered,
-    live: FxHashMap<Sequence, LiveMessage>,
+    /// In ascending order, as they were appended; settled ones have no queues and no content any more.
+    messages: Vec<LiveMessage>,
+    /// Messages that were appended again, and whose first copies are gone.
+    moved: FxHashMap<Sequence, LiveMessage>,
     /// Where the last whole commit ended: what is found missing later is missing here.
     end: (u64, u64),
 }
@@ -199,14 +203,11 @@ impl Reading {
         for record in read_records(payload) {
             match record.map_err(|source| RecoveryError::Unknown { segment, offset, source })? {
                 Record::Message { head, queues, content } => {
+                    let queues = SmallVec::from_vec(queues);
                     let bytes = super::format::message_bytes(queues.len(), content.len()) as u32;
                     self.out.last_sequence = self.out.last_sequence.max(head.sequence);
                     let (settled, content) = (Vec::new(), content.into());
-                    // A message that was moved is read again: the later copy lists what was live then.
-                    self.live.insert(
-                        head.sequence,
-                        LiveMessage { head, queues, settled, content, segment, bytes },
-                    );
+                    self.enter(LiveMessage { head, queues, settled, content, segment, bytes });
                 }
                 Record::Settled(settled) => {
                     for (sequence, queue) in settled {
@@ -218,20 +219,53 @@ impl Reading {
         Ok(())
     }
 
-    fn settle(&mut self, sequence: Sequence, queue: u64) {
-        let Some(message) = self.live.get_mut(&sequence) else { return };
-        if let Some(at) = message.queues.iter().position(|&other| other == queue) {
-            message.queues.remove(at);
-            message.settled.push(queue);
+    /// A message that was appended again is read again: the later copy lists what was live then.
+    fn enter(&mut self, message: LiveMessage) {
+        let sequence = message.head.sequence;
+        if self.messages.last().is_none_or(|last| last.head.sequence < sequence) {
+            self.messages.push(message);
+        } else {
+            match self.find(sequence) {
+                Some(former) => *former = message,
+                None => drop(self.moved.insert(sequence, message)),
+            }
         }
-        if message.queues.is_empty() {
-            self.live.remove(&sequence);
+    }
+
+    fn find(&mut self, sequence: Sequence) -> Option<&mut LiveMessage> {
+        let at = self.messages.binary_search_by_key(&sequence, |message| message.head.sequence).ok()?;
+        Some(&mut self.messages[at])
+    }
+
+    fn settle(&mut self, sequence: Sequence, queue: u64) {
+        if self.moved.contains_key(&sequence) {
+            let message = self.moved.get_mut(&sequence).expect("it was just found");
+            if message.settle(queue) {
+                self.moved.remove(&sequence);
+            }
+        } else if let Some(message) = self.find(sequence)
+            && message.settle(queue)
+        {
+            (message.content, message.settled) = (Box::default(), Vec::new());
         }
     }
 
     fn finish(mut self) -> Recovered {
-        self.out.messages = self.live.into_values().collect();
-        self.out.messages.sort_unstable_by_key(|message| message.head.sequence);
+        self.messages.retain(|message| !message.queues.is_empty());
+        self.messages.extend(self.moved.into_values());
+        self.messages.sort_by_key(|message| message.head.sequence);
+        self.out.messages = self.messages;
         self.out
+    }
+}
+
+impl LiveMessage {
+    /// A queue has settled it. True if no other has it.
+    fn settle(&mut self, queue: u64) -> bool {
+        if let Some(at) = self.queues.iter().position(|&other| other == queue) {
+            self.queues.remove(at);
+            self.settled.push(queue);
+        }
+        self.queues.is_empty()
     }
 }

@@ -216,8 +216,8 @@ impl Owner {
     }
 
     /// Takes a message back in that a former process had in the log.
-    pub fn restore(&mut self, restored: &Restored<'_>) {
-        let message = self.store.insert(Record::of(&restored.message));
+    pub fn restore(&mut self, restored: Restored<'_>) {
+        let message = self.store.insert(Record::from_bytes(restored.record));
         self.store.set_log_handle(message, restored.handle);
         for &(id, returns) in restored.queues {
             let Some(slot) = self.slot_of(id) else {
