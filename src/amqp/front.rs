@@ -199,15 +199,18 @@ impl Front {
         self.peers[slot as usize].connection
     }
 
-    /// Bytes that are kept of what a connection has sent, and for it to read. For tests.
+    /// Memory that is kept for what a connection has sent, in bytes. For tests.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_bytes(&self, slot: u32) -> usize {
         let peer = &self.peers[slot as usize];
-        let held = peer.channels.iter().map(|(_, channel)| {
-            channel.held.len() + channel.content.as_ref().map_or(0, |content| content.body.len())
+        let contents = peer.channels.iter().filter_map(|(_, channel)| channel.content.as_deref());
+        let contents = contents.map(|content| {
+            let names = content.exchange.capacity() + content.routing_key.capacity();
+            names + content.properties.capacity() + content.body.capacity()
         });
-        let orphans = peer.orphans.iter().map(|(_, frames)| frames.len());
-        peer.stash.len() + peer.output.pending().len() + held.sum::<usize>() + orphans.sum::<usize>()
+        let held = peer.channels.iter().map(|(_, channel)| channel.held.capacity());
+        let orphans = peer.orphans.iter().map(|(_, frames)| frames.capacity());
+        peer.stash.capacity() + held.sum::<usize>() + orphans.sum::<usize>() + contents.sum::<usize>()
     }
 
     pub(super) fn peer(&mut self, slot: u32) -> &mut Peer {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::codec::FrameHead;
-use super::trial::{Trial, check_codec, check_connection, frame, handshake, method};
+use super::trial::{Script, Step, Trial, check_codec, check_connection, frame, handshake, method, play};
 use super::*;
 
 fn publish(channel: u16, key: &[u8], body: &[u8], part: usize) -> Vec<u8> {
@@ -390,24 +390,24 @@ proptest! {
         check_connection(&script);
     }
 
-    #[test]
-    fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        check_codec(&bytes);
-    }
-
     /// Frames with the right shape and anything in them get further than plain noise.
     #[test]
-    fn any_frames_do_no_harm(frames in prop::collection::vec(any_frame(), 1..12)) {
-        let mut script = vec![1];
-        for bytes in &frames {
-            check_codec(bytes);
-            for piece in bytes.chunks(240) {
-                script.push(piece.len() as u8 - 1);
-                script.extend_from_slice(piece);
+    fn any_frames_do_no_harm(
+        lazy: bool,
+        short: bool,
+        steps in prop::collection::vec(prop_oneof![8 => any_frame().prop_map(Step::Send), 2 => any_step()], 1..16),
+    ) {
+        for step in &steps {
+            if let Step::Send(frame) = step {
+                check_codec(frame);
             }
         }
-        check_connection(&script);
+        play(&Script { open: true, lazy, short, steps });
     }
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![(100u64..15_000).prop_map(|ms| Step::Wait { ms }), Just(Step::Other)]
 }
 
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
