@@ -260,7 +260,11 @@ impl Front {
 
     /// Takes memory for a part of a body that is not complete. Past the budget one connection at a time
     /// may go on, so that some body always gets complete; for the others it is false, and they wait.
+    /// Nothing at all takes no turn: whose turn it is has something that can be given back.
     pub(super) fn reserve_assembly(&mut self, slot: u32, bytes: u64) -> bool {
+        if bytes == 0 {
+            return true;
+        }
         if self.assembly_reserved_bytes + bytes > self.config.assembly_budget_bytes {
             let (whose, _) = *self.assembly_turn.get_or_insert((slot, self.now_ms));
             if whose != slot {

@@ -5,8 +5,10 @@ use std::fmt;
 
 use amq_protocol::frame::{AMQPFrame, parse_frame};
 
-use super::{Trial, handshake, method};
-use crate::amqp::codec::{BODY, ContentHeader, FRAME_END, FrameHead, HEADER, HEARTBEAT_FRAME, METHOD};
+use super::{Trial, frame, handshake, method};
+use crate::amqp::codec::{
+    BODY, ContentHeader, FRAME_END, FrameHead, HEADER, HEARTBEAT, HEARTBEAT_FRAME, METHOD,
+};
 use crate::amqp::properties::Properties;
 use crate::amqp::table::{Malformed, short, skip};
 use crate::amqp::{Disposition, disconnected};
@@ -65,18 +67,31 @@ pub struct Script {
 
 impl Script {
     /// Reads a script out of any bytes. The lowest bits of the first are `open`, `lazy` and `short`. Then
-    /// each step begins with a byte: up to 239 it is the length less one of what is sent and follows, up to 254
-    /// it is 239 and the seconds that pass; 255 is the other client's turn.
+    /// each step begins with a byte:
+    ///
+    /// | byte | step |
+    /// |---|---|
+    /// | 0 to 199 | what is sent follows; this is its length less one |
+    /// | 200 to 239 | a whole frame is sent, of the kind that [`FRAMES`] has there: a byte with its channel, a byte with the length of what is in it, and that |
+    /// | 240 to 254 | 239 and the seconds that pass |
+    /// | 255 | the other client's turn |
     pub fn read(bytes: &[u8]) -> Script {
         let (first, mut rest) = bytes.split_first().map_or((0, bytes), |(first, rest)| (*first, rest));
         let mut steps = Vec::new();
         while let Some((&control, behind)) = rest.split_first() {
             rest = behind;
+            let mut take = |most: usize| {
+                let (taken, behind) = rest.split_at(rest.len().min(most));
+                rest = behind;
+                taken
+            };
             steps.push(match control {
-                0..=239 => {
-                    let (piece, behind) = rest.split_at(rest.len().min(usize::from(control) + 1));
-                    rest = behind;
-                    Step::Send(piece.to_vec())
+                0..=199 => Step::Send(take(usize::from(control) + 1).to_vec()),
+                200..=239 => {
+                    let channel = take(1).first().map_or(0, |byte| u16::from(*byte));
+                    let count = take(1).first().map_or(0, |byte| usize::from(*byte));
+                    let (kind, ids) = FRAMES[usize::from(control - 200) % FRAMES.len()];
+                    Step::Send(frame(kind, channel, &[ids, take(count)].concat()))
                 }
                 240..=254 => Step::Wait { ms: u64::from(control - 239) * 1_000 },
                 255 => Step::Other,
@@ -85,6 +100,46 @@ impl Script {
         Script { open: first & 1 != 0, lazy: first & 2 != 0, short: first & 4 != 0, steps }
     }
 }
+
+/// Kinds of frames with what their payloads begin with: all that a client may send.
+const FRAMES: [(u8, &[u8]); 36] = [
+    (METHOD, &[0, 60, 0, 40, 0, 0]),
+    (HEADER, &[0, 60, 0, 0, 0, 0, 0, 0, 0, 0]),
+    (BODY, &[]),
+    (METHOD, &[0, 60, 0, 80, 0, 0, 0, 0, 0, 0, 0]),
+    (METHOD, &[0, 60, 0, 90, 0, 0, 0, 0, 0, 0, 0]),
+    (METHOD, &[0, 60, 0, 120, 0, 0, 0, 0, 0, 0, 0]),
+    (METHOD, &[0, 60, 0, 10, 0, 0, 0, 0, 0]),
+    (METHOD, &[0, 60, 0, 20, 0, 0]),
+    (METHOD, &[0, 60, 0, 30]),
+    (METHOD, &[0, 60, 0, 70, 0, 0]),
+    (METHOD, &[0, 60, 0, 100]),
+    (METHOD, &[0, 60, 0, 110]),
+    (METHOD, &[0, 50, 0, 10, 0, 0]),
+    (METHOD, &[0, 50, 0, 20, 0, 0]),
+    (METHOD, &[0, 50, 0, 30, 0, 0]),
+    (METHOD, &[0, 50, 0, 40, 0, 0]),
+    (METHOD, &[0, 50, 0, 50, 0, 0]),
+    (METHOD, &[0, 40, 0, 10, 0, 0]),
+    (METHOD, &[0, 40, 0, 20, 0, 0]),
+    (METHOD, &[0, 40, 0, 30, 0, 0]),
+    (METHOD, &[0, 40, 0, 40, 0, 0]),
+    (METHOD, &[0, 20, 0, 10]),
+    (METHOD, &[0, 20, 0, 20]),
+    (METHOD, &[0, 20, 0, 21]),
+    (METHOD, &[0, 20, 0, 40]),
+    (METHOD, &[0, 20, 0, 41]),
+    (METHOD, &[0, 85, 0, 10]),
+    (METHOD, &[0, 90, 0, 10]),
+    (METHOD, &[0, 10, 0, 11]),
+    (METHOD, &[0, 10, 0, 31]),
+    (METHOD, &[0, 10, 0, 40]),
+    (METHOD, &[0, 10, 0, 50]),
+    (METHOD, &[0, 10, 0, 51]),
+    (METHOD, &[0, 10, 0, 70]),
+    (METHOD, &[]),
+    (HEARTBEAT, &[]),
+];
 
 /// Plays the script that any bytes are.
 pub fn check_connection(bytes: &[u8]) {
