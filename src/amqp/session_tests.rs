@@ -131,7 +131,7 @@ fn a_byte_at_a_time_is_as_good_as_all_at_once() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
     #[test]
     fn a_conversation_may_be_cut_anywhere(pieces in prop::collection::vec(1usize..200, 1..20)) {
@@ -402,7 +402,7 @@ fn what_is_only_announced_costs_nothing() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2_000, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
     #[test]
     fn any_script_does_no_harm(script in prop::collection::vec(any::<u8>(), 0..400)) {

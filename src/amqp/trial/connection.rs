@@ -165,6 +165,7 @@ pub fn play(script: &Script) {
     let Trial { shard, around, .. } = &mut stage.trial;
     assert!(around.front.is_empty(), "no connection is left");
     assert_eq!(around.front.assembly_reserved_bytes, 0, "no part of a body is left");
+    assert_eq!(around.front.assembly_turn, None, "nobody is waited for who is gone");
     let exclusive = shard.topology().queues().find(|queue| queue.exclusive.is_some());
     assert_eq!(exclusive, None, "no queue is left to a connection that is gone");
     shard.assert_consistent();
