@@ -199,15 +199,18 @@ impl Front {
         self.peers[slot as usize].connection
     }
 
-    /// Bytes that are kept of what a connection has sent, and for it to read. For tests.
+    /// Memory that is kept for what a connection has sent, in bytes. For tests.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_bytes(&self, slot: u32) -> usize {
         let peer = &self.peers[slot as usize];
-        let held = peer.channels.iter().map(|(_, channel)| {
-            channel.held.len() + channel.content.as_ref().map_or(0, |content| content.body.len())
+        let contents = peer.channels.iter().filter_map(|(_, channel)| channel.content.as_deref());
+        let contents = contents.map(|content| {
+            let names = content.exchange.capacity() + content.routing_key.capacity();
+            names + content.properties.capacity() + content.body.capacity()
         });
-        let orphans = peer.orphans.iter().map(|(_, frames)| frames.len());
-        peer.stash.len() + peer.output.pending().len() + held.sum::<usize>() + orphans.sum::<usize>()
+        let held = peer.channels.iter().map(|(_, channel)| channel.held.capacity());
+        let orphans = peer.orphans.iter().map(|(_, frames)| frames.capacity());
+        peer.stash.capacity() + held.sum::<usize>() + orphans.sum::<usize>() + contents.sum::<usize>()
     }
 
     pub(super) fn peer(&mut self, slot: u32) -> &mut Peer {
@@ -257,7 +260,11 @@ impl Front {
 
     /// Takes memory for a part of a body that is not complete. Past the budget one connection at a time
     /// may go on, so that some body always gets complete; for the others it is false, and they wait.
+    /// Nothing at all takes no turn: whose turn it is has something that can be given back.
     pub(super) fn reserve_assembly(&mut self, slot: u32, bytes: u64) -> bool {
+        if bytes == 0 {
+            return true;
+        }
         if self.assembly_reserved_bytes + bytes > self.config.assembly_budget_bytes {
             let (whose, _) = *self.assembly_turn.get_or_insert((slot, self.now_ms));
             if whose != slot {

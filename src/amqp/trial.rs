@@ -1,13 +1,14 @@
 //! A whole connection on trial: the protocol over a real kernel of one shard, without sockets and clocks.
 //!
-//! For tests and fuzzers only. [`check_connection`] and [`check_codec`] take any bytes: unit tests give them
-//! random ones, `tests/fuzz` lets a fuzzer look for worse.
+//! For tests and fuzzers only, and in no other build. [`check_connection`] and [`check_codec`] take any bytes:
+//! unit tests give them random ones, `tests/fuzz` lets a fuzzer look for worse.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
+
+mod codec;
+mod connection;
 
 use std::sync::Arc;
 
-use amq_protocol::frame::{AMQPFrame, parse_frame};
-use amq_protocol::protocol::{AMQPClass, basic};
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
@@ -15,9 +16,10 @@ use lepus_shards::shard::{
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
 
-use super::codec::{ContentHeader, FRAME_END, FrameHead, HEADER, METHOD, PublishMethod};
-use super::properties::Properties;
-use super::{Credentials, Disposition, Front, FrontConfig, HasFront, disconnected, receive, resume, tick};
+pub use self::codec::check_codec;
+pub use self::connection::{Script, Step, check_connection, play};
+use super::codec::FRAME_END;
+use super::{Credentials, Front, FrontConfig, HasFront, receive, resume, tick};
 
 /// One shard's surroundings: nothing but the front.
 pub struct Alone {
@@ -87,10 +89,12 @@ pub struct Trial {
 
 impl Trial {
     /// With this much memory for messages, and small limits for everything else.
-    ///
-    /// # Panics
-    /// Never: nothing is stored that could be unreadable.
     pub fn new(memory_budget_bytes: u64) -> Trial {
+        Trial::with_budgets(memory_budget_bytes, 1 << 20)
+    }
+
+    /// With this much memory for messages, and for bodies that are not complete.
+    pub fn with_budgets(memory_budget_bytes: u64, assembly_budget_bytes: u64) -> Trial {
         let (writer, changes) = Writer::restore(1, Vec::new(), "/", fastrand::Rng::with_seed(1)).unwrap();
         let config = ShardConfig { id: ShardId(0), shards: 1, epoch: 1, memory_budget_bytes };
         let credentials =
@@ -102,7 +106,7 @@ impl Trial {
             max_message_bytes: 1 << 20,
             handshake_timeout_ms: 10_000,
             write_stall_timeout_ms: 15_000,
-            assembly_budget_bytes: 1 << 20,
+            assembly_budget_bytes,
             product: "Lepus".into(),
             version: "0".into(),
             cluster_name: "lepus".into(),
@@ -140,12 +144,15 @@ impl Trial {
         resume(&mut self.shard, &mut self.around);
     }
 
-    /// Lets time pass.
+    /// Lets time pass, in ticks of 100 ms.
     pub fn pass(&mut self, ms: u64) {
         for _ in 0..ms.div_ceil(100) {
             self.now_ms += 100;
+            self.shard.set_time(self.now_ms);
             tick(&mut self.shard, &mut self.around, self.now_ms);
+            while self.shard.tick(&mut self.around) {}
         }
+        self.turn();
     }
 
     /// Takes what waits to be written.
@@ -154,6 +161,9 @@ impl Trial {
         let bytes = output.pending().to_vec();
         output.advance(bytes.len());
         self.around.front.wrote(slot);
+        if let Some(connection) = self.around.front.connection_id(slot) {
+            self.shard.output_drained(&mut self.around, connection, 0);
+        }
         bytes
     }
 
@@ -194,89 +204,4 @@ pub fn handshake() -> Vec<u8> {
         method(1, 20, 10, &[0]),
     ]
     .concat()
-}
-
-/// What a connection may keep for each byte that it was sent, and beside that: names, channels, queues,
-/// answers. An answer has at most a few hundred bytes, and asking takes 8 at least.
-const BYTES_PER_BYTE: usize = 64;
-const BYTES_BESIDE: usize = 64 * 1024;
-
-/// Plays a script against a connection and checks that it does no harm: no panic, output that is frames,
-/// bounded memory, and nothing left behind.
-///
-/// The script: an odd first byte says that the connection is open already. Then pieces, each behind a byte:
-/// up to 239 is the piece's length less one; from 240 on, time passes.
-pub fn check_connection(script: &[u8]) {
-    let mut trial = Trial::new(u64::MAX);
-    let Some((&first, mut rest)) = script.split_first() else { return };
-    let slot = if first & 1 == 1 { trial.open() } else { trial.accept() };
-    let (mut output, mut sent) = (Vec::new(), 0);
-    while let Some((&control, behind)) = rest.split_first() {
-        rest = behind;
-        if control >= 240 {
-            trial.pass(u64::from(control - 239) * 1000);
-        } else {
-            let (piece, behind) = rest.split_at(rest.len().min(usize::from(control) + 1));
-            rest = behind;
-            trial.send(slot, piece);
-            sent += piece.len();
-        }
-        output.extend(trial.take(slot));
-        let kept = output.len() + trial.around.front.kept_bytes(slot);
-        assert!(kept <= BYTES_BESIDE + BYTES_PER_BYTE * sent, "{kept} bytes kept or said for {sent}");
-    }
-    let mut frames = output.strip_prefix(b"AMQP\0\0\x09\x01").unwrap_or(&output);
-    while let Some(head) = FrameHead::read(frames) {
-        assert_eq!(frames[head.frame_bytes() - 1], FRAME_END, "what is said is frames");
-        frames = &frames[head.frame_bytes()..];
-    }
-    assert!(frames.is_empty(), "what is said is whole frames");
-    disconnected(&mut trial.shard, &mut trial.around, slot);
-    trial.turn();
-    assert!(trial.around.front.is_empty() && trial.around.front.assembly_reserved_bytes == 0);
-    trial.shard.assert_consistent();
-    // Others are served as ever.
-    let healthy = trial.open();
-    trial.send(healthy, &method(1, 50, 10, &[0, 0, 0, 4, 0, 0, 0, 0]));
-    assert!(trial.take(healthy).len() > 20, "an exclusive queue is declared");
-    assert_eq!(trial.around.front.disposition(healthy), Disposition::Open);
-}
-
-/// Reads bytes in every way that the hot codec has, and compares with the other codec where both read them.
-pub fn check_codec(bytes: &[u8]) {
-    let _ = ContentHeader::read(bytes);
-    let _ = PublishMethod::read(bytes);
-    if let Ok(properties) = Properties::parse(bytes) {
-        let _ = lepus_shards::shard::HeaderSource::headers(&properties);
-    }
-    let _ = super::table::check_table(bytes);
-    let _ = super::method::ids(bytes);
-    let _ = super::method::read(bytes);
-    let Some(head) = FrameHead::read(bytes) else { return };
-    let Some(whole) = bytes.get(..head.frame_bytes()) else { return };
-    // The other codec recurses over nested tables; those that we refuse first it is spared.
-    let payload = &whole[FrameHead::BYTES..whole.len() - 1];
-    if whole.last() != Some(&FRAME_END) || (head.kind == METHOD && super::method::read(payload).is_err()) {
-        return;
-    }
-    if head.kind == HEADER
-        && ContentHeader::read(payload).is_ok_and(|header| Properties::parse(header.properties).is_err())
-    {
-        return;
-    }
-    match parse_frame(whole) {
-        Ok((_, AMQPFrame::Method(_, AMQPClass::Basic(basic::AMQPMethod::Publish(other))))) => {
-            let ours = PublishMethod::read(&payload[4..]).expect("what the other codec reads");
-            assert_eq!(ours.exchange, other.exchange.as_str().as_bytes());
-            assert_eq!(ours.routing_key, other.routing_key.as_str().as_bytes());
-            assert_eq!((ours.mandatory, ours.immediate), (other.mandatory, other.immediate));
-        }
-        Ok((_, AMQPFrame::Header(_, other))) => {
-            // Ours refuses what belongs to another class.
-            if let Ok(ours) = ContentHeader::read(payload) {
-                assert_eq!(ours.body_size, other.body_size);
-            }
-        }
-        _ => {}
-    }
 }
