@@ -183,9 +183,23 @@ fn start_logging(config: &Config) {
     // A test or an embedding program may have set up logging of its own: that one stays.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(config.log_level.filter())
-        .with_writer(io::stderr)
+        .with_writer(|| StandardError)
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
         .try_init();
+}
+
+/// Standard error, as long as somebody reads it: a log that nobody gets is no reason to end.
+struct StandardError;
+
+impl io::Write for StandardError {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(io::stderr().write(bytes).unwrap_or(bytes.len()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Whoever reads may have gone (`| head`): that is no error.

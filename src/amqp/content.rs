@@ -5,9 +5,11 @@ use lepus_shards::shard::{Publish, Published, Shard};
 
 use super::codec::{BODY, ContentHeader, FRAME_END, FrameHead, HEADER, PublishMethod, put_return};
 use super::failure::{
-    FRAME_ERROR, Failure, Ids, NOT_IMPLEMENTED, PRECONDITION_FAILED, SYNTAX_ERROR, UNEXPECTED_FRAME,
+    FRAME_ERROR, Failure, Ids, NOT_IMPLEMENTED, PRECONDITION_FAILED, RESOURCE_ERROR, SYNTAX_ERROR,
+    UNEXPECTED_FRAME,
 };
-use super::front::HasFront;
+use super::front::{HasFront, Room};
+use super::limits::TTL_MS_MAX;
 use super::peer::{ChannelState, Content, Pause, Streaming};
 use super::properties::Properties;
 use super::session::{Taken, fail, fail_connection, pause_for};
@@ -139,7 +141,7 @@ pub(super) fn take_body<E: HasFront>(
         return Err(Failure::new(UNEXPECTED_FRAME, format!("content body is longer than {size} bytes"), IDS));
     }
     let complete = (content.body.len() + part.len()) as u64 == size;
-    if !add_to_body(fx, slot, number, part) {
+    if !add_to_body(fx, slot, number, part)? {
         return Ok(Taken::Later(Pause::Assembly));
     }
     if complete {
@@ -148,18 +150,30 @@ pub(super) fn take_body<E: HasFront>(
     Ok(Taken::Done)
 }
 
-/// Adds to an incomplete body, if memory for such may grow. A channel without one keeps nothing.
-fn add_to_body<E: HasFront>(fx: &mut E, slot: u32, number: u16, part: &[u8]) -> bool {
+/// Adds to an incomplete body, if memory for such may grow; false if it must wait. A channel without one
+/// keeps nothing.
+fn add_to_body<E: HasFront>(fx: &mut E, slot: u32, number: u16, part: &[u8]) -> Result<bool, Failure> {
     let front = fx.front();
     if front.channel(slot, number).is_none_or(|channel| channel.content.is_none()) {
-        return true;
+        return Ok(true);
     }
-    if !front.reserve_assembly(slot, part.len() as u64) {
-        return false;
+    match front.reserve_assembly(slot, number, part.len() as u64) {
+        Room::Taken => {}
+        Room::Later => return Ok(false),
+        Room::Never => {
+            let text = "memory for incomplete bodies is short, and this connection has several of them";
+            return Err(Failure::new(RESOURCE_ERROR, text, IDS));
+        }
     }
     let content = front.channel(slot, number).and_then(|channel| channel.content.as_deref_mut());
-    content.expect("it was just looked at").body.extend_from_slice(part);
-    true
+    let Content { body, body_size, .. } = content.expect("it was just looked at");
+    if body.capacity() - body.len() < part.len() {
+        // By half, and never past the end: the budget counts what is there, not what is set aside.
+        let rest = body_size.map_or(part.len(), |size| size as usize - body.len());
+        body.reserve_exact(rest.min(part.len().max(body.len() / 2)));
+    }
+    body.extend_from_slice(part);
+    Ok(true)
 }
 
 /// Begins to take a body frame in pieces, if one is due: a large frame need not be whole in memory
@@ -189,9 +203,16 @@ pub(super) fn take_streamed<E: HasFront>(
     if remaining > 0 {
         let count = remaining.min(bytes.len());
         // The channel may have been refused meanwhile: then the content is gone.
-        if !add_to_body(fx, slot, number, &bytes[..count]) {
-            pause_for(fx, slot, Pause::Assembly);
-            return None;
+        match add_to_body(fx, slot, number, &bytes[..count]) {
+            Ok(true) => {}
+            Ok(false) => {
+                pause_for(fx, slot, Pause::Assembly);
+                return None;
+            }
+            Err(failure) => {
+                fail(shard, fx, slot, number, &failure);
+                return Some(bytes.len());
+            }
         }
         fx.front().peer(slot).streaming = Some(Streaming { channel: number, remaining: remaining - count });
         return Some(count);
@@ -284,7 +305,10 @@ fn read_expiration(text: &[u8]) -> Result<u64, Failure> {
         return Err(invalid("not a number of milliseconds"));
     }
     let digits = std::str::from_utf8(text).map_err(|_| invalid("not a number of milliseconds"))?;
-    digits.parse().map_err(|_| invalid("too large"))
+    match digits.parse() {
+        Ok(ms) if ms <= TTL_MS_MAX => Ok(ms),
+        _ => Err(invalid("too large")),
+    }
 }
 
 fn unexpected(kind: u8) -> Failure {

@@ -52,6 +52,24 @@ pub enum Disposition {
     CloseNow,
 }
 
+/// A body that may go past the budget of incomplete ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct AssemblyTurn {
+    pub slot: u32,
+    pub channel: u16,
+    pub since_ms: u64,
+}
+
+/// Whether there is memory for a part of a body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    Taken,
+    /// When another connection's body is complete.
+    Later,
+    /// The connection itself keeps another body incomplete that goes first, and would wait for itself.
+    Never,
+}
+
 /// Effects that lead to a front.
 pub trait HasFront: Effects {
     /// The front of the same shard.
@@ -69,8 +87,8 @@ pub struct Front {
     pub(super) blocked: bool,
     /// Bytes of bodies that are not complete.
     pub(super) assembly_reserved_bytes: u64,
-    /// The connection whose bodies may go past the budget, and since when.
-    pub(super) assembly_turn: Option<(u32, u64)>,
+    /// The body that may go past the budget.
+    pub(super) assembly_turn: Option<AssemblyTurn>,
     /// Connections that wait for it.
     pub(super) assembly_waiting: Vec<u32>,
     /// Where the next look at deadlines and heartbeats begins.
@@ -258,22 +276,23 @@ impl Front {
         self.peers.get_mut(slot as usize)?.channel(number)
     }
 
-    /// Takes memory for a part of a body that is not complete. Past the budget one connection at a time
-    /// may go on, so that some body always gets complete; for the others it is false, and they wait.
-    /// Nothing at all takes no turn: whose turn it is has something that can be given back.
-    pub(super) fn reserve_assembly(&mut self, slot: u32, bytes: u64) -> bool {
-        if bytes == 0 {
-            return true;
-        }
-        if self.assembly_reserved_bytes + bytes > self.config.assembly_budget_bytes {
-            let (whose, _) = *self.assembly_turn.get_or_insert((slot, self.now_ms));
-            if whose != slot {
+    /// Takes memory for a part of a body that is not complete. Past the budget one body at a time may go
+    /// on, so that some body always gets complete. Nothing at all takes no turn: whose turn it is has
+    /// something that can be given back.
+    pub(super) fn reserve_assembly(&mut self, slot: u32, channel: u16, bytes: u64) -> Room {
+        if bytes > 0 && self.assembly_reserved_bytes + bytes > self.config.assembly_budget_bytes {
+            let own = AssemblyTurn { slot, channel, since_ms: self.now_ms };
+            let turn = *self.assembly_turn.get_or_insert(own);
+            if turn.slot != slot {
                 self.assembly_waiting.push(slot);
-                return false;
+                return Room::Later;
+            }
+            if turn.channel != channel {
+                return Room::Never;
             }
         }
         self.assembly_reserved_bytes += bytes;
-        true
+        Room::Taken
     }
 
     /// A body of the connection has been completed, or given up: others may go on.
@@ -282,7 +301,7 @@ impl Front {
             return;
         }
         self.assembly_reserved_bytes -= bytes;
-        if self.assembly_turn.is_some_and(|(whose, _)| whose == slot) {
+        if self.assembly_turn.is_some_and(|turn| turn.slot == slot) {
             self.assembly_turn = None;
         }
         for waiting in std::mem::take(&mut self.assembly_waiting) {

@@ -29,6 +29,16 @@ pub const POOLED_BUFFER_BYTES_MAX: usize = 1024 * 1024;
 /// Longest a connection may be kept waiting for the other side's close-ok, in milliseconds.
 pub const CLOSE_TIMEOUT_MS: u64 = 5_000;
 
+/// Longest time to live of a message, in milliseconds: ten years of 365 days, as in RabbitMQ.
+pub const TTL_MS_MAX: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
+
+/// How long others wait for one connection that sends nothing of a body that they wait for, in
+/// milliseconds.
+pub const ASSEMBLY_SILENCE_MS: u64 = 5_000;
+
+/// How long a connection waits for memory before it is told so, in milliseconds.
+pub const ASSEMBLY_TOLD_MS: u64 = 1_000;
+
 /// How long others wait for one connection to complete a body that memory for such is short for, in
 /// milliseconds: a body of the largest size comes in that time at 5 MB/s.
 pub const ASSEMBLY_TURN_MS: u64 = 30_000;

@@ -75,6 +75,9 @@ pub fn resume<E: HasFront>(shard: &mut Shard, fx: &mut E) {
             consume_stash(shard, fx, slot);
         }
         if paused && fx.front().peer(slot).pause.is_none() {
+            if !blocked {
+                fx.front().tell_blocked(slot, false);
+            }
             // The server looks whether to read again.
             fx.front().mark_dirty(slot);
         }

@@ -387,6 +387,37 @@ fn an_empty_part_of_a_body_takes_no_turn() {
 }
 
 #[test]
+fn a_silent_one_is_not_waited_for_as_long_as_one_that_goes_on() {
+    let (mut large, _) = LargeBodies::begin();
+    let second = large.second;
+    for _ in 0..6 {
+        large.broker.pass(1_000);
+        large.broker.turn();
+    }
+    assert_eq!(close(&large.broker.take(second)).unwrap().0, 506);
+    assert!(large.broker.around.front.wants_input(large.first));
+}
+
+#[test]
+fn one_connection_cannot_keep_many_large_bodies_incomplete() {
+    let mut broker = Trial::new(u64::MAX);
+    let slot = broker.open();
+    let stream = |channel| publish(channel, b"nowhere", &vec![3; 1_000_000], 100_000);
+    let mut ended = None;
+    for channel in 1..8 {
+        if channel > 1 {
+            broker.send(slot, &method(channel, 20, 10, &[0]));
+        }
+        // All but the last three frames.
+        let stream = stream(channel);
+        broker.send(slot, &stream[..stream.len() - 3 * 100_008]);
+        ended = ended.or(close(&broker.take(slot)));
+    }
+    assert_eq!(ended.expect("it is refused").0, 506);
+    assert_eq!(broker.around.front.assembly_reserved_bytes, 0);
+}
+
+#[test]
 fn what_is_only_announced_costs_nothing() {
     let mut broker = Trial::new(u64::MAX);
     let announced: Vec<u32> = (0..20)

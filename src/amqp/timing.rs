@@ -7,9 +7,9 @@ use lepus_shards::shard::Shard;
 
 use super::codec::HEARTBEAT_FRAME;
 use super::failure::{Failure, RESOURCE_ERROR};
-use super::front::HasFront;
-use super::limits::ASSEMBLY_TURN_MS;
-use super::peer::{Peer, Phase};
+use super::front::{AssemblyTurn, HasFront};
+use super::limits::{ASSEMBLY_SILENCE_MS, ASSEMBLY_TOLD_MS, ASSEMBLY_TURN_MS};
+use super::peer::{Pause, Peer, Phase};
 use super::session;
 
 /// How long one look at all connections takes, in milliseconds.
@@ -27,13 +27,7 @@ pub fn tick<E: HasFront>(shard: &mut Shard, fx: &mut E, now_ms: u64) {
     let front = fx.front();
     let passed_ms = now_ms.saturating_sub(front.now_ms).max(1);
     front.now_ms = front.now_ms.max(now_ms);
-    if let Some((slot, since_ms)) = front.assembly_turn
-        && !front.assembly_waiting.is_empty()
-        && now_ms - since_ms >= ASSEMBLY_TURN_MS
-    {
-        let text = "memory for incomplete bodies is short, and this one's body does not get complete";
-        session::fail_connection(shard, fx, slot, &Failure::new(RESOURCE_ERROR, text, (60, 40)));
-    }
+    watch_assembly(shard, fx, now_ms);
     let front = fx.front();
     let slots = front.peers.capacity().max(1);
     let count = (slots as u64 * passed_ms).div_ceil(SWEEP_MS).min(slots as u64) as usize;
@@ -52,6 +46,30 @@ pub fn tick<E: HasFront>(shard: &mut Shard, fx: &mut E, now_ms: u64) {
             Due::Cut(why) => {
                 tracing::info!(slot, why, "connection cut off");
                 session::cut(shard, fx, slot);
+            }
+        }
+    }
+}
+
+/// Sees that a body for which others wait gets complete, and that they know why they wait.
+fn watch_assembly<E: HasFront>(shard: &mut Shard, fx: &mut E, now_ms: u64) {
+    let front = fx.front();
+    let Some(AssemblyTurn { slot, since_ms, .. }) = front.assembly_turn else { return };
+    if front.assembly_waiting.is_empty() {
+        return;
+    }
+    let peer = front.peer(slot);
+    let silent_ms = now_ms.saturating_sub(peer.last_read_ms.max(since_ms));
+    let silent = peer.pause.is_none() && silent_ms >= ASSEMBLY_SILENCE_MS;
+    if silent || now_ms.saturating_sub(since_ms) >= ASSEMBLY_TURN_MS {
+        let text = "memory for incomplete bodies is short, and this one's body does not get complete";
+        return session::fail_connection(shard, fx, slot, &Failure::new(RESOURCE_ERROR, text, (60, 40)));
+    }
+    if now_ms.saturating_sub(since_ms) >= ASSEMBLY_TOLD_MS {
+        for index in 0..front.assembly_waiting.len() {
+            let waiting = front.assembly_waiting[index];
+            if front.peers.get(waiting as usize).is_some_and(|peer| peer.pause == Some(Pause::Assembly)) {
+                front.tell_blocked(waiting, true);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
@@ -26,6 +26,9 @@ pub(super) struct SignalThread {
     /// Closed when the broker has stopped.
     running: Sender<()>,
 }
+
+/// A signal this soon after the first one is the same.
+const SAME_SIGNAL: Duration = Duration::from_millis(200);
 
 impl SignalThread {
     /// Takes over SIGTERM and SIGINT.
@@ -65,7 +68,9 @@ fn wait_for_signals(signals: &mut Signals, shutdown: &Arc<ShutdownSignal>, stopp
         error!("draining is not limited in time: {error}");
     }
     shutdown.request();
-    if arrived.next().is_some() {
+    let first = Instant::now();
+    // Some supervisors send the same signal to the process and to its group: that is one.
+    if arrived.any(|_| first.elapsed() >= SAME_SIGNAL) {
         error!("second signal: ended without draining");
         low_level::exit(1);
     }

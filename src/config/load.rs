@@ -115,7 +115,7 @@ impl Loader {
         let mut named: Vec<(String, &OsString)> = variables
             .iter()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value))
-            .filter(|(name, _)| name.starts_with(PREFIX) && name != FILE_VARIABLE)
+            .filter(|(name, _)| name.starts_with(PREFIX) && name != FILE_VARIABLE && !is_of_others(name))
             .collect();
         named.sort(); // so that the same mistakes give the same error
         for (name, value) in named {
@@ -191,6 +191,21 @@ fn flatten<'a>(table: &'a DeTable<'a>, section: Option<&str>, pairs: &mut Vec<Pa
             }
         }
     }
+}
+
+/// Variables that begin like ours and are not: what an orchestrator sets in the surroundings of a service
+/// that is called lepus, and what the tests of this project read.
+fn is_of_others(name: &str) -> bool {
+    const PREFIXES: [&str; 7] = [
+        "LEPUS_PORT_",
+        "LEPUS_SERVICE_",
+        "LEPUS_SIM_",
+        "LEPUS_TEST_",
+        "LEPUS_CRASH_",
+        "LEPUS_BLESS",
+        "LEPUS_BIN",
+    ];
+    name == "LEPUS_PORT" || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn find(name: &str) -> Option<&'static Key> {

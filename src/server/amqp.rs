@@ -84,8 +84,8 @@ fn front_config(settings: &Settings, authenticate: Arc<Credentials>) -> FrontCon
         max_message_bytes: settings.max_message_bytes,
         handshake_timeout_ms: settings.handshake_timeout_ms,
         write_stall_timeout_ms: settings.write_stall_timeout_ms,
-        // Half-received bodies get a quarter of what messages may take, or else the largest one.
-        assembly_budget_bytes: (settings.memory_per_shard_bytes / 4).max(settings.max_message_bytes),
+        // Half-received bodies get a quarter of what messages may take; one may go past that.
+        assembly_budget_bytes: settings.memory_per_shard_bytes / 4,
         product: settings.product.clone(),
         version: settings.version.clone(),
         cluster_name: cluster_name(),

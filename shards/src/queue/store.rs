@@ -16,8 +16,11 @@ use crate::shard::LogHandle;
 
 const HEAD_BYTES: usize = 6;
 
-/// What a stored message costs beside its bytes: its slot here, its entry, the allocator's share.
-const OVERHEAD_BYTES: usize = 96;
+/// What a stored message costs beside its bytes: its slot here, the allocator's share.
+const OVERHEAD_BYTES: usize = 80;
+
+/// What it costs in each queue: an entry, and its share of the block.
+const ENTRY_BYTES: u64 = 20;
 
 /// Bytes of the record of `message`.
 pub fn record_size(message: &MessageView<'_>) -> usize {
@@ -152,6 +155,7 @@ impl MessageStore {
     /// One more queue has the message.
     pub fn add_reference(&mut self, message: u32) {
         self.slots[message as usize].references += 1;
+        self.bytes += ENTRY_BYTES;
     }
 
     /// One queue less has the message; it goes with the last one. Gives its name in the log.
@@ -159,6 +163,7 @@ impl MessageStore {
         let stored = &mut self.slots[message as usize];
         let log = stored.log;
         stored.references = stored.references.checked_sub(1).expect("a released message was referenced");
+        self.bytes -= ENTRY_BYTES;
         if stored.references == 0 {
             self.bytes -= (stored.record.bytes().len() + OVERHEAD_BYTES) as u64;
             self.slots.remove(message as usize);

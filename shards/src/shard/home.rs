@@ -91,6 +91,8 @@ pub(super) struct Channel {
     pub limit_awaited: u32,
     /// The queue that the request under way names.
     pub asked_queue: Option<String>,
+    /// The request under way makes the queue if it is not there.
+    pub declares: bool,
     /// The queue of the consumer that the request under way starts.
     pub asked_consumer: Option<QueueId>,
     pub route: LastRoute,
@@ -186,6 +188,7 @@ impl Home {
             owners: SmallVec::new(),
             limit_awaited: 0,
             asked_queue: None,
+            declares: false,
             asked_consumer: None,
             route: LastRoute::default(),
         }));

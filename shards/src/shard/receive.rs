@@ -166,6 +166,11 @@ impl Shard {
     fn queue_gone<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
         let Some(channel) = self.home.channel_mut(id) else { return };
         let name = channel.asked_queue.take().unwrap_or_default();
+        if channel.declares {
+            // It was there when it was declared, and was deleted before its owner could say what is in it.
+            let reply = Reply::QueueDeclared { name: name.into(), messages: 0, consumers: 0 };
+            return self.home.answer(fx, id, reply);
+        }
         let refusal = Refusal::no_queue(&name, self.topology.vhost_name(channel.vhost));
         self.home.answer(fx, id, Reply::Refused(refusal));
     }

@@ -13,6 +13,8 @@ use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, ShardId, Vhos
 impl Shard {
     /// Takes a request of a channel. It is answered once, now or later, through the front end.
     pub fn request<E: Effects>(&mut self, fx: &mut E, id: ChannelId, request: Request) {
+        self.home.open_channel_mut(id).declares =
+            matches!(request, Request::Topology(Operation::DeclareQueue { passive: false, .. }));
         match request {
             Request::Topology(operation) => self.request_change(fx, id, operation),
             Request::Get { vhost, queue, no_ack } => {

@@ -184,7 +184,10 @@ pub(super) fn queue_arguments(queue: Named<'_>, arguments: &Arguments) -> Result
             return Err(invalid(queue, "x-queue-version", &text));
         }
     }
-    match NOT_IMPLEMENTED.iter().find(|argument| arguments.contains_key(**argument)) {
+    // `false` asks for nothing.
+    let asked =
+        |argument: &&&str| arguments.get(**argument).is_some_and(|value| *value != Value::Bool(false));
+    match NOT_IMPLEMENTED.iter().find(asked) {
         None => Ok(()),
         Some(argument) => Err(Refusal::new(
             RefusalKind::NotImplemented,

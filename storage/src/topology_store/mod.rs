@@ -76,8 +76,8 @@ pub struct Snapshot {
 pub enum StoreError {
     /// The file cannot be opened or read.
     #[error(
-        "cannot open the topology store {path}: {reason}; restore the file from a backup, or move it away to \
-         start with no definitions"
+        "cannot open the topology store {path}: {reason}; if the disk is full, free some space; if the file is \
+         damaged, restore it from a backup, or move it away to start with no definitions"
     )]
     Open {
         /// The file.
@@ -112,6 +112,17 @@ pub enum StoreError {
         /// What the system or the database said first.
         reason: Arc<str>,
     },
+}
+
+/// Makes an empty store under another name first: a process that is killed meanwhile leaves no half of one.
+fn make_store(path: &std::path::Path) -> Result<(), String> {
+    let draft = path.with_extension("new");
+    let text = |error: std::io::Error| error.to_string();
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true).open(&draft).map_err(text)?;
+    let backend = FileBackend::new(file).map_err(|error| error.to_string())?;
+    let made = Writer::make(backend).map_err(|error| error.to_string());
+    made.and_then(|()| std::fs::rename(&draft, path).map_err(text))
 }
 
 type Completion = Result<Committed, StoreError>;
@@ -150,11 +161,12 @@ impl TopologyStore {
     pub fn open(directory: &DataDir) -> Result<(TopologyStore, Snapshot), StoreError> {
         let path = directory.path().join(TOPOLOGY_FILE);
         let failed = |reason: String| StoreError::Open { path: path.display().to_string(), reason };
+        if !path.exists() {
+            make_store(&path).map_err(failed)?;
+        }
         let file = std::fs::OpenOptions::new()
             .read(true)
             .write(true)
-            .create(true)
-            .truncate(false)
             .open(&path)
             .map_err(|error| failed(error.to_string()))?;
         let backend = FileBackend::new(file).map_err(|error| failed(error.to_string()))?;

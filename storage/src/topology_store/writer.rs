@@ -36,6 +36,12 @@ impl Writer {
         Ok((Writer { database, poison: None }, snapshot))
     }
 
+    /// Makes an empty store.
+    pub fn make(backend: impl StorageBackend) -> Result<(), redb::Error> {
+        Database::builder().create_with_backend(backend)?;
+        Ok(())
+    }
+
     /// Writes a group in one transaction; one completion for each commit, in order.
     pub fn write(&mut self, group: Vec<Commit>) -> Vec<Completion> {
         if let Some(reason) = &self.poison {
