@@ -14,8 +14,8 @@ use super::batch::{Ask, PeerMessage};
 use super::effects::Effects;
 use super::outward::Outward;
 use crate::mesh::Lane;
-use crate::topology::{Change, Evaluation, Outcome, Writer};
-use crate::{ChannelId, QueueId, Refusal, ShardId};
+use crate::topology::{Change, Evaluation, Operation, Outcome, Writer};
+use crate::{ChannelId, QueueId, Refusal, RefusalKind, ShardId};
 
 /// Who waits for an answer: a channel of a shard, or nobody.
 type Asker = Option<(ShardId, ChannelId)>;
@@ -54,6 +54,7 @@ pub(super) struct Control {
     dropping: Option<Dropping>,
     underway: VecDeque<Underway>,
     waiting: VecDeque<Waiting>,
+    short_of_space: bool,
 }
 
 impl Control {
@@ -65,6 +66,7 @@ impl Control {
             dropping: None,
             underway: VecDeque::new(),
             waiting: VecDeque::new(),
+            short_of_space: false,
         }
     }
 
@@ -78,10 +80,36 @@ impl Control {
         while self.dropping.is_none()
             && let Some((asker, ask)) = self.asks.pop_front()
         {
-            let evaluation = self.writer.evaluate(&ask.operation, ask.requester);
+            let evaluation = match self.short_of_space && self.would_store(&ask.operation) {
+                true => Evaluation::Refused(Refusal::new(
+                    RefusalKind::ResourceError,
+                    "the disk is short of space: nothing durable can be declared until there is more",
+                )),
+                false => self.writer.evaluate(&ask.operation, ask.requester),
+            };
             self.take(out, asker, evaluation);
         }
         self.advance(out);
+    }
+
+    /// The disk is short of space: what would be stored anew is refused, since a store that cannot be
+    /// written ends the broker.
+    pub fn note_space(&mut self, short_of_space: bool) {
+        self.short_of_space = short_of_space;
+    }
+
+    /// The operation makes something durable that is not there.
+    fn would_store(&self, operation: &Operation) -> bool {
+        let topology = self.writer.topology();
+        match operation {
+            Operation::DeclareExchange { vhost, name, passive: false, durable: true, .. } => {
+                topology.exchange(*vhost, name).is_none()
+            }
+            Operation::DeclareQueue {
+                vhost, name, passive: false, durable: true, exclusive: false, ..
+            } => topology.queue(*vhost, name).is_none(),
+            _ => false,
+        }
     }
 
     fn take<E: Effects>(&mut self, out: &mut Outward<'_, E>, asker: Asker, evaluation: Evaluation) {

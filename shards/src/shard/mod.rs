@@ -470,6 +470,9 @@ impl Shard {
     /// nothing may be published.
     pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
         self.owner.note_log(backlog_bytes, short_of_space);
+        if let Some(control) = &mut self.control {
+            control.note_space(short_of_space);
+        }
     }
 
     /// The log is as durable as configured up to this sequence.

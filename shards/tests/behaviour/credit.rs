@@ -1,8 +1,9 @@
 //! How much a consumer may have.
 
+use lepus_shards::RefusalKind;
 use lepus_shards::shard::Verdict;
 
-use crate::client::Bench;
+use crate::client::{Bench, declare};
 
 #[test]
 fn a_consumers_prefetch_is_reached_and_never_exceeded() {
@@ -131,12 +132,22 @@ fn past_the_memory_budget_publishing_is_blocked_on_all_shards_until_there_is_roo
 }
 
 #[test]
-fn a_disk_without_space_blocks_publishing_too() {
+fn a_disk_without_space_blocks_publishing_and_refuses_what_would_be_stored() {
     let mut bench = Bench::new();
     let client = bench.connect(1);
+    bench.declare(client, "old", &[]);
     for (short, said) in [(true, vec![true]), (false, vec![false])] {
         bench.world.shards[0].note_log(0, short);
         bench.settle_down();
         assert_eq!(bench.blocked(client), said);
+        // What is there can be declared again, and what is not stored can be declared at any time.
+        if short {
+            let refused = bench.refused(client, declare("new", [true, false, false], &[]));
+            assert_eq!(refused, RefusalKind::ResourceError);
+        } else {
+            bench.declare(client, "new", &[]);
+        }
+        bench.declare(client, "old", &[]);
+        bench.request(client, declare("transient", [false, false, false], &[]));
     }
 }
