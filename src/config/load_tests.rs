@@ -223,3 +223,15 @@ fn a_set_is_a_key_and_a_value() {
         assert!(error.contains("KEY=VALUE"), "{error}");
     }
 }
+
+#[test]
+fn what_an_orchestrator_sets_for_a_service_of_our_name_is_not_ours() {
+    let others = [
+        ("LEPUS_PORT", "tcp://10.0.0.1:5672"),
+        ("LEPUS_PORT_5672_TCP_ADDR", "10.0.0.1"),
+        ("LEPUS_SERVICE_HOST", "10.0.0.1"),
+        ("LEPUS_SERVICE_PORT_AMQP", "5672"),
+    ];
+    assert_eq!(load("", &others, &[]).unwrap(), load("", &[], &[]).unwrap());
+    assert!(load("", &[("LEPUS_PORTS", "5672")], &[]).is_err(), "what is like a key is one");
+}

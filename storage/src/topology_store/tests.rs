@@ -299,3 +299,16 @@ fn a_file_that_is_no_store_is_refused_and_left_alone() {
     );
     assert_eq!(std::fs::read(&path).unwrap(), vec![b'x'; 4096]);
 }
+
+#[test]
+fn a_store_that_was_not_made_whole_is_made_again() {
+    let dir = TestDir::new();
+    let data = DataDir::open(dir.path()).unwrap();
+    // As a process leaves it that was killed while it made its first store.
+    std::fs::write(dir.path().join("topology.new"), vec![0; 70_000]).unwrap();
+    let (store, snapshot) = TopologyStore::open(&data).unwrap();
+    assert_eq!((snapshot.boot_epoch, snapshot.rows.len()), (1, 0));
+    drop(store);
+    assert!(!dir.path().join("topology.new").exists());
+    assert_eq!(TopologyStore::open(&data).unwrap().1.boot_epoch, 2);
+}
