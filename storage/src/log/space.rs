@@ -75,7 +75,7 @@ pub(super) enum Relocation {
 }
 
 impl Relocation {
-    /// The segment must be kept for now, whatever is live in it.
+    /// The segment must be kept, whatever is live in it.
     fn needs(&self, number: u64) -> bool {
         match self {
             Relocation::Idle | Relocation::Unreadable => false,
