@@ -15,10 +15,10 @@ use std::sync::Arc;
 use lepus::amqp::{self, Credentials, Front, FrontConfig, HasFront};
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, FrontEnd, Lane, Loaded, LogSequence, Logged, Reply, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{ConsumerId, DeliveryTag, DurableId, QueueId, ShardId};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -45,10 +45,16 @@ impl Backplane for Alone {
     }
     fn append(&mut self, _message: &MessageView<'_>, _ttl_ms: Option<u64>, _queues: &[DurableId]) -> Logged {
         self.appended += 1;
-        Logged { sequence: self.appended, handle: LogHandle::NONE }
+        Logged { sequence: self.appended, in_log: false }
     }
-    fn claimed(&mut self, _message: LogHandle, _queue: DurableId) {}
-    fn settled(&mut self, _message: LogHandle, _queue: DurableId) {}
+    fn claimed(&mut self, _message: LogSequence, _queue: DurableId) {}
+    fn settled(&mut self, _message: LogSequence, _queue: Option<DurableId>) {}
+    fn spill(&mut self, _message: &MessageView<'_>) -> Option<LogSequence> {
+        None
+    }
+    fn load(&mut self, _message: LogSequence, _waiter: QueueId) -> Loaded<'_> {
+        unreachable!("without a log nothing is paged out")
+    }
     fn persist(&mut self, version: u64, _writes: Vec<StoreWrite>) {
         self.persisted = Some(version);
     }

@@ -18,6 +18,15 @@ pub const SHARED_BODY_BYTES_MIN: usize = 16 * 1024;
 /// A batch is closed and a new one begun when its arena reaches this.
 pub const BATCH_BYTES_MAX: usize = 256 * 1024;
 
+/// Messages of a queue that stay in memory next to its cursor while there is room.
+pub const POSITIONS_KEPT_AHEAD: u64 = 256;
+
+/// Messages that leave memory in a turn: some 200 µs of work.
+pub const PAGED_OUT_PER_TURN: u64 = 2048;
+
+/// Queues that are looked at in a turn for what can leave memory.
+pub const PAGING_QUEUES_PER_TURN: usize = 256;
+
 /// Batches in flight from one shard to another on one lane.
 pub const RING_BATCHES: usize = 64;
 

@@ -2,9 +2,9 @@
 //! shards, the log, the topology store. One for each shard, on its thread.
 
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply};
+use lepus_shards::shard::{Address, Backplane, Batch, FrontEnd, Lane, Loaded, LogSequence, Logged, Reply};
 use lepus_shards::topology::StoreWrite;
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{ConsumerId, DeliveryTag, DurableId, QueueId, ShardId};
 
 use super::message_log::MessageLog;
 use super::outboxes::Outboxes;
@@ -46,21 +46,29 @@ impl<P> Backplane for Surroundings<P> {
             Some(log) => log.append(message, ttl_ms, queues),
             None => {
                 self.appended += 1;
-                Logged { sequence: self.appended, handle: LogHandle::NONE }
+                Logged { sequence: self.appended, in_log: false }
             }
         }
     }
 
-    fn claimed(&mut self, message: LogHandle, queue: DurableId) {
+    fn claimed(&mut self, message: LogSequence, queue: DurableId) {
         if let Some(log) = &mut self.log {
             log.claimed(message, queue);
         }
     }
 
-    fn settled(&mut self, message: LogHandle, queue: DurableId) {
+    fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
         if let Some(log) = &mut self.log {
             log.settled(message, queue);
         }
+    }
+
+    fn spill(&mut self, message: &MessageView<'_>) -> Option<LogSequence> {
+        self.log.as_mut().map(|log| log.spill(message))
+    }
+
+    fn load(&mut self, message: LogSequence, waiter: QueueId) -> Loaded<'_> {
+        self.log.as_mut().expect("what is loaded is in the log").load(message, waiter)
     }
 
     fn persist(&mut self, version: u64, writes: Vec<StoreWrite>) {

@@ -5,15 +5,18 @@
 //! of everything settled behind it. Nothing here ever scans: each operation costs the entries it
 //! touches.
 //!
+//! A ready message is in memory, or *paged out*: then its entry has its name in the log, and nothing else
+//! in memory knows of it. It is brought back before it is claimed.
+//!
 //! Invariants: `ready + unacked = published − settled − dropped`; the cursor only grows; what lies
 //! before it and is ready is in `requeued`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::shard::Verdict;
+use crate::shard::{LogSequence, Verdict};
 
-/// Entries in a block: one KiB.
+/// Entries in a block: three quarters of a KiB.
 const BLOCK_ENTRIES: usize = 64;
 
 /// A message's place in its queue: counts up from 0 for as long as the queue exists.
@@ -78,28 +81,86 @@ pub struct Settled {
     pub expired: bool,
 }
 
+/// Where a message is that a queue has, or lets go of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
+pub enum Kept {
+    /// In the shard's message store, under this key.
+    InMemory(u32),
+    /// In the log, under this name.
+    InLog(LogSequence),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Settled,
     Ready,
     Unacked,
+    /// Ready, and not in memory.
+    PagedOut,
 }
 
-/// One message in one queue.
+impl State {
+    fn is_ready(self) -> bool {
+        matches!(self, State::Ready | State::PagedOut)
+    }
+}
+
+/// One message in one queue, in words of 32 bits so that nothing is lost to padding.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    message: u32,
-    holder: u32,
-    /// Times that it was delivered and came back.
-    returns: u32,
-    state: State,
-    /// Its time to live ran out while it was unacked.
-    expired: bool,
+    /// The message's key; of one that is paged out, the lower half of its name.
+    low: u32,
+    /// Who holds it; of one that is paged out, the upper half of its name.
+    high: u32,
+    /// State: two bits. Whether its time to live ran out while it was unacked: one bit. How often it was
+    /// delivered and came back: the rest.
+    meta: u32,
 }
 
-const VACANT: Entry = Entry { message: 0, holder: 0, returns: 0, state: State::Settled, expired: false };
-const _: () = assert!(size_of::<Entry>() == 16, "a waiting message costs 16 bytes of entry");
+const EXPIRED: u32 = 1 << 2;
+const RETURNS_SHIFT: u32 = 3;
+const RETURNS_MAX: u32 = u32::MAX >> RETURNS_SHIFT;
+
+impl Entry {
+    fn new(state: State, kept: Kept, returns: u32) -> Entry {
+        let (low, high) = match kept {
+            Kept::InMemory(message) => (message, 0),
+            Kept::InLog(name) => (name as u32, (name >> 32) as u32),
+        };
+        Entry { low, high, meta: state as u32 | returns.min(RETURNS_MAX) << RETURNS_SHIFT }
+    }
+
+    fn state(&self) -> State {
+        match self.meta & 3 {
+            0 => State::Settled,
+            1 => State::Ready,
+            2 => State::Unacked,
+            _ => State::PagedOut,
+        }
+    }
+
+    fn set_state(&mut self, state: State) {
+        self.meta = self.meta & !3 | state as u32;
+    }
+
+    fn is_expired(&self) -> bool {
+        self.meta & EXPIRED != 0
+    }
+
+    fn returns(&self) -> u32 {
+        self.meta >> RETURNS_SHIFT
+    }
+
+    fn kept(&self) -> Kept {
+        match self.state() {
+            State::PagedOut => Kept::InLog(u64::from(self.high) << 32 | u64::from(self.low)),
+            _ => Kept::InMemory(self.low),
+        }
+    }
+}
+
+const VACANT: Entry = Entry { low: 0, high: 0, meta: State::Settled as u32 };
+const _: () = assert!(size_of::<Entry>() == 12, "a waiting message costs 12 bytes of entry");
 
 struct Block {
     /// Entries that are ready or unacked.
@@ -122,6 +183,8 @@ pub struct Entries {
     /// Positions before the cursor that are ready again. May name some that have been dropped since.
     requeued: BinaryHeap<Reverse<u64>>,
     ready: u64,
+    /// Of the ready ones.
+    paged_out: u64,
     unacked: u64,
     settled: u64,
     dropped: u64,
@@ -143,6 +206,11 @@ impl Entries {
         self.unacked
     }
 
+    /// Of those, the ones that are not in memory.
+    pub fn paged_out(&self) -> u64 {
+        self.paged_out
+    }
+
     /// Messages that ever entered.
     pub fn published(&self) -> u64 {
         self.end
@@ -155,20 +223,82 @@ impl Entries {
 
     /// Enters a message behind all others.
     pub fn push(&mut self, message: u32) -> Position {
+        self.enter(Entry::new(State::Ready, Kept::InMemory(message), 0))
+    }
+
+    /// Enters a message that a former owner had, behind all others: it is in the log, and has come back
+    /// this often.
+    pub fn restore(&mut self, message: LogSequence, returns: u32) -> Position {
+        self.paged_out += 1;
+        self.enter(Entry::new(State::PagedOut, Kept::InLog(message), returns))
+    }
+
+    fn enter(&mut self, entry: Entry) -> Position {
         let position = Position(self.end);
         self.end += 1;
         let block = self.block_for(position);
         block.live += 1;
-        block.entries[position.index()] = Entry { message, state: State::Ready, ..VACANT };
+        block.entries[position.index()] = entry;
         self.ready += 1;
         position
     }
 
-    /// Enters a message that a former owner had, behind all others; it has come back this often.
-    pub fn restore(&mut self, message: u32, returns: u32) -> Position {
-        let position = self.push(message);
-        self.entry_mut(position).expect("it was just entered").returns = returns;
-        position
+    /// The message that would be claimed next, if it is paged out.
+    pub fn next_paged_out(&mut self) -> Option<(Position, LogSequence)> {
+        if self.paged_out == 0 {
+            return None;
+        }
+        let position = self.next_ready()?;
+        match self.entry_mut(position).expect("a ready position has an entry").kept() {
+            Kept::InLog(message) => Some((position, message)),
+            Kept::InMemory(_) => None,
+        }
+    }
+
+    /// The message at this position, which was paged out, is in memory again.
+    ///
+    /// # Panics
+    /// When it was not paged out.
+    pub fn page_in(&mut self, position: Position, message: u32) {
+        let entry = self.entry_mut(position).expect("a paged out message has an entry");
+        assert_eq!(entry.state(), State::PagedOut);
+        *entry = Entry::new(State::Ready, Kept::InMemory(message), entry.returns());
+        self.paged_out -= 1;
+    }
+
+    /// The message at this position is in the log and leaves memory. False if it is not ready any more, or
+    /// not this one.
+    pub fn page_out(&mut self, position: Position, message: u32, name: LogSequence) -> bool {
+        let Some(entry) = self.entry_mut(position) else { return false };
+        if entry.state() != State::Ready || entry.low != message {
+            return false;
+        }
+        *entry = Entry::new(State::PagedOut, Kept::InLog(name), entry.returns());
+        self.paged_out += 1;
+        true
+    }
+
+    /// The first message at or behind `from` that is ready, in memory, and was never claimed; within `most`
+    /// positions. Gives also where to go on.
+    pub fn next_in_memory(&mut self, from: u64, most: u64) -> (Option<(Position, u32)>, u64) {
+        let mut at = from.max(self.cursor);
+        let to = self.end.min(at.saturating_add(most));
+        while at < to {
+            match self.entry_mut(Position(at)) {
+                Some(entry) if entry.state() == State::Ready => {
+                    return (Some((Position(at), entry.low)), at + 1);
+                }
+                Some(_) => at += 1,
+                // The whole block is gone.
+                None => at = (Position(at).block() + 1) * BLOCK_ENTRIES as u64,
+            }
+        }
+        (None, at.min(to))
+    }
+
+    /// The first position that was never claimed.
+    pub fn cursor_position(&self) -> u64 {
+        self.cursor
     }
 
     /// A message that a consumer takes and settles as it arrives: it is counted and leaves no entry.
@@ -183,7 +313,8 @@ impl Entries {
         self.settled += 1;
     }
 
-    /// Takes the first ready message for `holder`, if `expected` is still the cursor.
+    /// Takes the first ready message for `holder`, if `expected` is still the cursor. It must be in memory:
+    /// see [`Self::next_paged_out`].
     ///
     /// # Errors
     /// [`StaleClaim`] when the queue has moved, or has another owner; nothing is taken.
@@ -196,10 +327,10 @@ impl Entries {
         self.ready -= 1;
         self.unacked += 1;
         let entry = self.entry_mut(position).expect("a ready position has an entry");
-        debug_assert_eq!(entry.state, State::Ready);
-        entry.state = State::Unacked;
-        entry.holder = holder.0;
-        let claim = Claim { position, message: entry.message, redelivered: entry.returns > 0 };
+        assert_eq!(entry.state(), State::Ready, "what is claimed is in memory");
+        entry.set_state(State::Unacked);
+        entry.high = holder.0;
+        let claim = Claim { position, message: entry.low, redelivered: entry.returns() > 0 };
         if position.0 >= self.cursor {
             self.cursor = position.0 + 1;
         } else {
@@ -213,16 +344,14 @@ impl Entries {
     pub fn settle(&mut self, position: Position, verdict: Verdict) -> Option<Settled> {
         let before_cursor = position.0 < self.cursor;
         let entry = self.entry_mut(position)?;
-        if entry.state != State::Unacked {
+        if entry.state() != State::Unacked {
             return None;
         }
         debug_assert!(before_cursor, "a claimed position lies before the cursor");
-        let holder = Holder(entry.holder);
-        let message = entry.message;
-        let expired = entry.expired && verdict == Verdict::Requeue;
+        let (holder, message) = (Holder(entry.high), entry.low);
+        let expired = entry.is_expired() && verdict == Verdict::Requeue;
         if verdict == Verdict::Requeue && !expired {
-            entry.state = State::Ready;
-            entry.returns = entry.returns.saturating_add(1);
+            *entry = Entry::new(State::Ready, Kept::InMemory(message), entry.returns().saturating_add(1));
             self.requeued.push(Reverse(position.0));
             self.unacked -= 1;
             self.ready += 1;
@@ -241,28 +370,35 @@ impl Entries {
 
     /// The time to live of the message at `position` has run out. Gives the message if it was ready
     /// and is dropped now; one that is unacked is dropped if it should come back.
-    pub fn expire(&mut self, position: Position) -> Option<u32> {
+    pub fn expire(&mut self, position: Position) -> Option<Kept> {
         let entry = self.entry_mut(position)?;
-        match entry.state {
+        match entry.state() {
             State::Settled => None,
             State::Unacked => {
-                entry.expired = true;
+                entry.meta |= EXPIRED;
                 None
             }
-            State::Ready => {
-                let message = entry.message;
-                self.vacate(position);
-                self.ready -= 1;
-                self.dropped += 1;
-                self.version += 1;
-                Some(message)
+            State::Ready | State::PagedOut => {
+                let kept = entry.kept();
+                self.drop_at(position);
+                Some(kept)
             }
         }
     }
 
+    /// A ready message is dropped.
+    fn drop_at(&mut self, position: Position) {
+        let state = self.entry_mut(position).expect("a ready position has an entry").state();
+        self.paged_out -= u64::from(state == State::PagedOut);
+        self.vacate(position);
+        self.ready -= 1;
+        self.dropped += 1;
+        self.version += 1;
+    }
+
     /// Drops ready messages, at most `most`, first ones first, and gives each to `released`. Returns
     /// how many. The unacked stay.
-    pub fn drop_ready(&mut self, most: u64, mut released: impl FnMut(u32)) -> u64 {
+    pub fn drop_ready(&mut self, most: u64, mut released: impl FnMut(Kept)) -> u64 {
         let mut count = 0;
         while count < most {
             let Some(position) = self.next_ready() else { break };
@@ -271,12 +407,8 @@ impl Entries {
             } else {
                 self.requeued.pop();
             }
-            let entry = self.entry_mut(position).expect("a ready position has an entry");
-            released(entry.message);
-            self.vacate(position);
-            self.ready -= 1;
-            self.dropped += 1;
-            self.version += 1;
+            released(self.entry_mut(position).expect("a ready position has an entry").kept());
+            self.drop_at(position);
             count += 1;
         }
         count
@@ -284,14 +416,14 @@ impl Entries {
 
     /// Drops everything that is left, claimed or not, at most `most` blocks at a time; for a queue that
     /// is gone. True when nothing remains.
-    pub fn demolish(&mut self, most: usize, mut released: impl FnMut(u32)) -> bool {
+    pub fn demolish(&mut self, most: usize, mut released: impl FnMut(Kept)) -> bool {
         for _ in 0..most {
             let Some(block) = self.blocks.pop_front() else { break };
             self.first_block += 1;
             let Some(block) = block else { continue };
             for entry in &block.entries {
-                if entry.state != State::Settled {
-                    released(entry.message);
+                if entry.state() != State::Settled {
+                    released(entry.kept());
                 }
             }
         }
@@ -301,7 +433,7 @@ impl Entries {
     /// Moves all ready messages that were never claimed, whole blocks at a time, into a ledger of
     /// their own, so that dropping millions can go in slices; returns it with the count. What shares a
     /// block with other messages, and what was requeued, is dropped at once through `released`.
-    pub fn split_ready(&mut self, mut released: impl FnMut(u32)) -> (Entries, u64) {
+    pub fn split_ready(&mut self, mut released: impl FnMut(Kept)) -> (Entries, u64) {
         let total = self.ready;
         let mut rest = Entries::new(self.epoch);
         // Up to the end of the cursor's block, and all requeued ones: few, or claimed before.
@@ -319,9 +451,9 @@ impl Entries {
             rest.blocks = moved;
             rest.end = self.end;
             rest.cursor = first * BLOCK_ENTRIES as u64;
-            rest.ready = self.ready;
+            (rest.ready, rest.paged_out) = (self.ready, self.paged_out);
             self.dropped += self.ready;
-            self.ready = 0;
+            (self.ready, self.paged_out) = (0, 0);
             self.cursor = self.end;
             self.version += 1;
         }
@@ -330,11 +462,12 @@ impl Entries {
 
     /// Counts every entry, for checks: (ready, unacked) as the states say.
     pub fn full_count(&self) -> (u64, u64) {
-        let states = |wanted: State| {
-            let blocks = self.blocks.iter().flatten();
-            blocks.flat_map(|block| block.entries.iter()).filter(|entry| entry.state == wanted).count() as u64
-        };
-        (states(State::Ready), states(State::Unacked))
+        (self.count(State::is_ready), self.count(|state| state == State::Unacked))
+    }
+
+    fn count(&self, wanted: impl Fn(State) -> bool) -> u64 {
+        let entries = self.blocks.iter().flatten().flat_map(|block| block.entries.iter());
+        entries.filter(|entry| wanted(entry.state())).count() as u64
     }
 
     /// Asserts the invariants that need a full count. For tests and the simulator.
@@ -344,9 +477,10 @@ impl Entries {
     pub fn assert_consistent(&self) {
         let (ready, unacked) = self.full_count();
         assert_eq!((ready, unacked), (self.ready, self.unacked), "counters against states");
+        assert_eq!(self.count(|state| state == State::PagedOut), self.paged_out, "paged out ones");
         assert_eq!(ready + unacked, self.end - self.settled - self.dropped, "published − settled − dropped");
         for block in self.blocks.iter().flatten() {
-            let live = block.entries.iter().filter(|entry| entry.state != State::Settled).count();
+            let live = block.entries.iter().filter(|entry| entry.state() != State::Settled).count();
             assert_eq!(live, block.live as usize, "live entries of a block");
         }
     }
@@ -359,7 +493,7 @@ impl Entries {
             return None;
         }
         while let Some(&Reverse(position)) = self.requeued.peek() {
-            if self.entry_mut(Position(position)).is_some_and(|entry| entry.state == State::Ready) {
+            if self.entry_mut(Position(position)).is_some_and(|entry| entry.state().is_ready()) {
                 return Some(Position(position));
             }
             self.requeued.pop();
@@ -368,7 +502,7 @@ impl Entries {
         loop {
             assert!(position.0 < self.end, "a ready message lies before the end");
             match self.entry_mut(position) {
-                Some(entry) if entry.state == State::Ready => break,
+                Some(entry) if entry.state().is_ready() => break,
                 Some(_) => position.0 += 1,
                 // The whole block is gone.
                 None => position.0 = (position.block() + 1) * BLOCK_ENTRIES as u64,
@@ -413,7 +547,7 @@ impl Entries {
         let index = (position.block() - self.first_block) as usize;
         let slot = &mut self.blocks[index];
         let block = slot.as_mut().expect("a live entry has a block");
-        block.entries[position.index()].state = State::Settled;
+        block.entries[position.index()] = VACANT;
         block.live -= 1;
         if block.live == 0 && position.block() != next {
             *slot = None;
@@ -543,6 +677,7 @@ mod tests {
         Expire(usize),
         Drop(u64),
         Purge,
+        PageOut(usize),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -555,6 +690,7 @@ mod tests {
             1 => any::<usize>().prop_map(Step::Expire),
             1 => (0u64..3).prop_map(Step::Drop),
             1 => Just(Step::Purge),
+            2 => any::<usize>().prop_map(Step::PageOut),
         ];
         prop::collection::vec(step, 0..600)
     }
@@ -568,11 +704,29 @@ mod tests {
             let mut held: Vec<(Position, u32)> = Vec::new();
             let mut expired: std::collections::BTreeSet<u64> = Default::default();
             let mut next = 0u32;
+            // A message's name in the log is its number, far up.
+            let named = |message: u32| (7 << 40) + u64::from(message);
+            let number = |kept: Kept| match kept {
+                Kept::InMemory(message) => message,
+                Kept::InLog(name) => (name - (7 << 40)) as u32,
+            };
             for step in steps {
                 match step {
                     Step::Push => { let p = entries.push(next); ready.insert(p.0, next); next += 1; }
                     Step::PassThrough => if ready.is_empty() { entries.pass_through(); },
+                    Step::PageOut(n) => {
+                        let from = n as u64 % (entries.end + 1);
+                        if let (Some((position, message)), next) = entries.next_in_memory(from, 8) {
+                            prop_assert!(position.0 >= from && next == position.0 + 1);
+                            prop_assert_eq!(ready.get(&position.0), Some(&message));
+                            prop_assert!(!entries.page_out(position, message + 1, 1), "another message");
+                            prop_assert!(entries.page_out(position, message, named(message)));
+                        }
+                    }
                     Step::Claim => {
+                        if let Some((position, name)) = entries.next_paged_out() {
+                            entries.page_in(position, number(Kept::InLog(name)));
+                        }
                         let got = claim(&mut entries);
                         let want = ready.pop_first();
                         prop_assert_eq!(got.map(|c| (c.position.0, c.message)), want);
@@ -591,19 +745,19 @@ mod tests {
                     Step::Expire(n) => {
                         let position = n as u64 % (entries.end + 1);
                         let was_ready = ready.remove(&position);
-                        prop_assert_eq!(entries.expire(Position(position)), was_ready);
+                        prop_assert_eq!(entries.expire(Position(position)).map(number), was_ready);
                         if held.iter().any(|(p, _)| p.0 == position) { expired.insert(position); }
                     }
                     Step::Drop(most) => {
                         let mut got = Vec::new();
-                        entries.drop_ready(most, |m| got.push(m));
+                        entries.drop_ready(most, |kept| got.push(number(kept)));
                         let want: Vec<_> = (0..most).map_while(|_| ready.pop_first().map(|(_, m)| m)).collect();
                         prop_assert_eq!(got, want);
                     }
                     Step::Purge => {
                         let mut got = Vec::new();
-                        let (mut rest, total) = entries.split_ready(|m| got.push(m));
-                        while !rest.demolish(1, |m| got.push(m)) {}
+                        let (mut rest, total) = entries.split_ready(|kept| got.push(number(kept)));
+                        while !rest.demolish(1, |kept| got.push(number(kept))) {}
                         got.sort_unstable();
                         let mut want: Vec<_> = std::mem::take(&mut ready).into_values().collect();
                         want.sort_unstable();

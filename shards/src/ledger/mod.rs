@@ -22,5 +22,5 @@
 mod entries;
 mod unacked;
 
-pub use entries::{Claim, Cursor, Entries, Holder, Position, Settled, StaleClaim};
+pub use entries::{Claim, Cursor, Entries, Holder, Kept, Position, Settled, StaleClaim};
 pub use unacked::{Held, Unacked};

@@ -8,7 +8,7 @@ mod turns;
 
 use std::sync::Arc;
 
-pub use store::{MessageStore, Record, encode_record, record_head, record_size, view_record};
+pub use store::{InLog, MessageStore, Record, encode_record, record_head, record_size, view_record};
 pub use turns::Turns;
 
 use crate::DurableId;
@@ -33,10 +33,21 @@ pub struct Queue {
     pub exclusively_consumed: bool,
     /// It stands in the owner's list of queues to look at before the step ends.
     pub dirty: bool,
+    /// Its next message is being read.
+    pub awaits_load: bool,
+    /// Positions before this one were looked at, whether they can be paged out.
+    pub paged_to: u64,
     /// When it was last declared, read or consumed from; for `x-expires`.
     pub last_used_ms: u64,
     /// `x-message-ttl`.
     pub message_ttl_ms: Option<u64>,
     /// `x-expires`.
     pub expires_ms: Option<u64>,
+}
+
+impl Queue {
+    /// There is a message, somebody may be able to take one, and none is being waited for.
+    pub fn can_be_served(&self) -> bool {
+        self.entries.ready() > 0 && !self.awaits_load && !self.turns.is_empty()
+    }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::effects::LogHandle;
+use super::effects::LogSequence;
 use crate::message::MessageView;
 use crate::topology::Operation;
 use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, VhostId};
@@ -74,16 +74,16 @@ pub struct Publish<'a> {
     pub headers: &'a dyn HeaderSource,
 }
 
-/// A message that was in the log when the shard started.
-#[derive(Debug)]
-pub struct Restored<'a> {
-    /// Its record, as it was appended: what [`crate::queue::record_head`] says, and the parts.
-    pub record: Box<[u8]>,
-    /// Its name in the log.
-    pub handle: LogHandle,
-    /// The queues of this shard that have it, and how often it was delivered there and came back.
-    pub queues: &'a [(QueueId, u32)],
-    /// Time to live in milliseconds, if the message has one of its own.
+/// A message of a queue that was in the log when the shard started.
+#[derive(Clone, Copy, Debug)]
+pub struct Restored {
+    /// Its name there.
+    pub message: LogSequence,
+    /// The queue.
+    pub queue: QueueId,
+    /// How often it was delivered there.
+    pub returns: u32,
+    /// Its own time to live, in milliseconds.
     pub ttl_ms: Option<u64>,
     /// How long ago it was published, in milliseconds.
     pub age_ms: u64,

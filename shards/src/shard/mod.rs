@@ -23,7 +23,7 @@ pub use self::batch::Batch;
 use self::batch::{ConfirmTo, PeerMessage, RecordRef};
 use self::confirms::Confirms;
 use self::control::Control;
-pub use self::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
+pub use self::effects::{Backplane, Effects, Loaded, LogSequence, Logged};
 pub use self::front_end::{
     Address, FrontEnd, HeaderSource, NewConnection, NewConsumer, NoHeaders, Publish, Published, Reply,
     Request, Restored, Verdict,
@@ -70,6 +70,7 @@ pub struct Shard {
     route: RouteScratch,
     targets: Vec<QueueId>,
     held: Vec<Held>,
+    more_to_page: bool,
 }
 
 impl Shard {
@@ -89,6 +90,7 @@ impl Shard {
             route: RouteScratch::default(),
             targets: Vec::new(),
             held: Vec::new(),
+            more_to_page: false,
         };
         shard.topology.apply_all(1, changes);
         for change in changes {
@@ -126,9 +128,9 @@ impl Shard {
         !self.home.pressed.is_empty()
     }
 
-    /// Takes a message back in that was in the log when the shard starts. To be called in the order in
+    /// Takes a message of a queue back in that was in the log when the shard starts. To be called in the order in
     /// which they were appended, before anything else happens.
-    pub fn restore(&mut self, restored: Restored<'_>) {
+    pub fn restore(&mut self, restored: &Restored) {
         self.owner.restore(restored);
     }
 
@@ -481,6 +483,15 @@ impl Shard {
         self.owner.committed(&mut out, frontier);
     }
 
+    /// These queues asked for messages that can be loaded now.
+    pub fn arrived<E: Effects>(&mut self, fx: &mut E, queues: impl IntoIterator<Item = QueueId>) {
+        for queue in queues {
+            let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+            self.owner.arrived(&mut out, queue);
+        }
+        self.finish_step(fx);
+    }
+
     /// The topology store has everything up to this version. Only on the writer's shard.
     ///
     /// # Panics
@@ -494,6 +505,8 @@ impl Shard {
     /// To be called when the inputs of a turn are done: emits coalesced confirms, tells of memory
     /// pressure.
     pub fn end_turn<E: Effects>(&mut self, fx: &mut E) {
+        let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+        self.more_to_page = self.owner.page_out(&mut out);
         if let Some(pressed) = self.owner.pressure_change() {
             let mut out = Outward { shard: self.id, fx, home: &mut self.home };
             for shard in 0..self.shards {
@@ -507,6 +520,11 @@ impl Shard {
     /// Purged and deleted messages are left to be carried off: [`Self::tick`] has work to do.
     pub fn has_rubble(&self) -> bool {
         self.owner.has_rubble()
+    }
+
+    /// More messages could leave memory now: the next turn is to come soon.
+    pub fn has_more_to_page(&self) -> bool {
+        self.more_to_page
     }
 
     /// To be called about every 10 ms: what is due by the clock, and left-over work in slices. True

@@ -12,3 +12,4 @@ mod confirms;
 mod credit;
 mod lifetimes;
 mod order;
+mod paging;

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use lepus_shards::message::MessageView;
+use lepus_shards::queue::encode_record;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, FrontEnd, Lane, Loaded, LogSequence, Logged, Reply, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{ConsumerId, DeliveryTag, DurableId, QueueId, ShardId};
 
 /// What a shard said to a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,8 +29,18 @@ pub struct Surroundings {
     pub events: Vec<Event>,
     appended: LogSequence,
     committed: LogSequence,
-    /// What is in the log: the queues of each message.
-    pub logged: BTreeMap<u32, Vec<DurableId>>,
+    /// What is in the log: the queues of each message; none of one that was spilled.
+    pub logged: BTreeMap<LogSequence, (Vec<DurableId>, Vec<u8>)>,
+    /// Queues that wait for something to be read.
+    reading: VecDeque<QueueId>,
+    /// What has been read; it is given once.
+    read: Vec<LogSequence>,
+    /// How much was loaded.
+    pub loaded: u64,
+    /// Transient messages can leave memory.
+    pub spills: bool,
+    /// One message in so many is not given back.
+    pub loses_every: Option<LogSequence>,
     persisting: VecDeque<u64>,
 }
 
@@ -85,30 +96,63 @@ impl Backplane for Surroundings {
     fn outgoing(&mut self, to: ShardId, lane: Lane) -> &mut Batch {
         &mut self.outgoing[to.index()][lane_index(lane)]
     }
-    fn append(&mut self, _message: &MessageView<'_>, _ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
+    fn append(&mut self, message: &MessageView<'_>, _ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
         assert!(!queues.is_empty(), "what is appended is in some queue");
-        self.appended += 1;
-        let handle = LogHandle(u32::try_from(self.appended).expect("a short run"));
-        self.logged.insert(handle.0, queues.to_vec());
-        Logged { sequence: self.appended, handle }
+        Logged { sequence: self.enter(message, queues.to_vec()), in_log: true }
     }
-    fn claimed(&mut self, message: LogHandle, queue: DurableId) {
+    fn claimed(&mut self, message: LogSequence, queue: DurableId) {
+        let (queues, _) = &self.logged[&message];
         assert!(
-            self.logged[&message.0].contains(&queue),
+            queues.is_empty() || queues.contains(&queue),
             "only what is in the log for a queue is claimed there"
         );
     }
-    fn settled(&mut self, message: LogHandle, queue: DurableId) {
-        let queues = self.logged.get_mut(&message.0).expect("only what is in the log is settled");
-        let at = queues.iter().position(|other| *other == queue).expect("a queue settles a message once");
-        queues.remove(at);
+    fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
+        let (queues, _) = self.logged.get_mut(&message).expect("only what is in the log is settled");
+        if !queues.is_empty() {
+            let queue = queue.expect("what was not spilled is settled in a durable queue");
+            let at = queues.iter().position(|other| *other == queue).expect("a queue settles a message once");
+            queues.remove(at);
+        }
         if queues.is_empty() {
-            self.logged.remove(&message.0);
+            self.logged.remove(&message);
+        }
+    }
+    fn spill(&mut self, message: &MessageView<'_>) -> Option<LogSequence> {
+        self.spills.then(|| self.enter(message, Vec::new()))
+    }
+    fn load(&mut self, message: LogSequence, waiter: QueueId) -> Loaded<'_> {
+        assert!(message <= self.committed, "only what is committed is loaded");
+        if self.loses_every.is_some_and(|every| message % every == 0) {
+            return Loaded::Lost;
+        }
+        let (_, record) = self.logged.get(&message).expect("only what is in the log is loaded");
+        match self.read.iter().position(|read| *read == message) {
+            Some(at) => {
+                self.read.swap_remove(at);
+                self.loaded += 1;
+                Loaded::Record(record)
+            }
+            None => {
+                self.reading.push_back(waiter);
+                self.read.push(message);
+                Loaded::Later
+            }
         }
     }
     fn persist(&mut self, version: u64, writes: Vec<StoreWrite>) {
         assert!(!writes.is_empty());
         self.persisting.push_back(version);
+    }
+}
+
+impl Surroundings {
+    fn enter(&mut self, message: &MessageView<'_>, queues: Vec<DurableId>) -> LogSequence {
+        self.appended += 1;
+        let mut record = Vec::new();
+        encode_record(message, &mut record);
+        self.logged.insert(self.appended, (queues, record));
+        self.appended
     }
 }
 
@@ -147,6 +191,11 @@ impl World {
                 appended: 0,
                 committed: 0,
                 logged: BTreeMap::new(),
+                reading: VecDeque::new(),
+                read: Vec::new(),
+                loaded: 0,
+                spills: true,
+                loses_every: None,
                 persisting: VecDeque::new(),
             })
             .collect();
@@ -196,7 +245,7 @@ impl World {
     /// One thing happens that no client asked for. False if nothing could.
     pub fn happen(&mut self) -> bool {
         let shard = self.random.usize(..self.count());
-        match self.random.u8(..8) {
+        match self.random.u8(..9) {
             0..4 => self.receive(shard),
             4 => {
                 self.end_turn(shard);
@@ -204,6 +253,7 @@ impl World {
             }
             5 => self.commit(shard),
             6 => self.store(),
+            7 => self.arrive(shard),
             _ => {
                 self.advance_time(shard);
                 true
@@ -246,6 +296,13 @@ impl World {
         true
     }
 
+    /// Something that a queue waits for has been read.
+    fn arrive(&mut self, shard: usize) -> bool {
+        let Some(queue) = self.around[shard].reading.pop_front() else { return false };
+        self.shards[shard].arrived(&mut self.around[shard], [queue]);
+        true
+    }
+
     /// Everything that the shard has appended is on disk.
     pub fn commit_all(&mut self, shard: usize) {
         while self.commit(shard) {}
@@ -285,7 +342,7 @@ impl World {
                     self.shards[shard].tick(&mut self.around[shard]);
                 }
                 self.end_turn(shard);
-                while self.commit(shard) || (shard == 0 && self.store()) {
+                while self.commit(shard) || self.arrive(shard) || (shard == 0 && self.store()) {
                     busy = true;
                 }
                 self.end_turn(shard);

@@ -187,6 +187,7 @@ impl Owner {
         for id in self.consumers_of(channel, connection) {
             self.cancel(out, home, id);
         }
+        self.forget_gets(home, channel);
     }
 
     /// Whether the channel has a prefetch of its own, from now on.
@@ -230,7 +231,11 @@ impl Owner {
             && self.consumers[consumer as usize].standing == Standing::AwaitingGrant
         {
             let slot = self.consumers[consumer as usize].queue.slot() as usize;
-            while left > 0 && self.queue_at(slot).entries.ready() > 0 && self.can_take(consumer) {
+            while left > 0
+                && !self.queue_at(slot).awaits_load
+                && self.can_take(consumer)
+                && self.next_is_in_memory(out, slot)
+            {
                 self.hand_over(out, slot, consumer, true);
                 left -= 1;
             }

@@ -6,6 +6,7 @@
 //! then left lying.
 
 mod consumers;
+mod paging;
 mod time;
 
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,13 +16,14 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use self::consumers::{Consumer, Link, Standing};
+use self::paging::{PendingGet, Spilling};
 use self::time::{Deadline, Purged, Rubble};
 use super::batch::{ConfirmTo, PeerMessage, RecordRef};
-use super::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
+use super::effects::{Backplane, Effects, LogSequence, Logged};
 use super::front_end::{Reply, Restored, Verdict};
 use super::outward::Outward;
-use crate::ledger::{Claim, Entries, Holder, Position};
-use crate::queue::{MessageStore, Queue, Record, Turns};
+use crate::ledger::{Claim, Entries, Holder, Kept, Position};
+use crate::queue::{InLog, MessageStore, Queue, Turns};
 use crate::topology::QueueInfo;
 use crate::{ChannelId, ConnectionId, ConsumerId, DurableId, QueueId, Refusal, RefusalKind, ShardId};
 
@@ -38,11 +40,11 @@ pub(super) fn delivery_cost(record_bytes: usize) -> usize {
 
 /// A message is given to somebody who will settle it; if it is in the log for that queue, the log is told.
 fn note_claim(store: &MessageStore, fx: &mut impl Backplane, message: u32, queue: Option<DurableId>) {
-    let handle = store.log_handle(message);
+    let name = store.in_log(message).name;
     if let Some(queue) = queue
-        && handle != LogHandle::NONE
+        && name != 0
     {
-        fx.claimed(handle, queue);
+        fx.claimed(name, queue);
     }
 }
 
@@ -59,6 +61,12 @@ pub(super) struct Owner {
     /// Queues that may have both ready messages and consumers with credit.
     dirty: Vec<u32>,
     waiting: VecDeque<Waiting>,
+    /// Everything in the log up to this is as durable as configured.
+    committed: LogSequence,
+    spilling: VecDeque<Spilling>,
+    pending_gets: Vec<PendingGet>,
+    /// The queue that was looked at last for what can be paged out.
+    paging_slot: usize,
     deadlines: BinaryHeap<Deadline>,
     rubble: VecDeque<Rubble>,
     memory_budget_bytes: u64,
@@ -72,12 +80,16 @@ pub(super) struct Owner {
 }
 
 /// A queue lets go of a message; if it is in the log for that queue, the log is told.
-fn release(store: &mut MessageStore, fx: &mut impl Backplane, message: u32, queue: Option<DurableId>) {
-    let handle = store.release(message);
-    if let Some(queue) = queue
-        && handle != LogHandle::NONE
-    {
-        fx.settled(handle, queue);
+fn released(store: &mut MessageStore, fx: &mut impl Backplane, kept: Kept, queue: Option<DurableId>) {
+    let in_log = match kept {
+        Kept::InMemory(message) => store.release(message),
+        Kept::InLog(name) => {
+            store.release_paged_out();
+            InLog { name, for_any_queue: true }
+        }
+    };
+    if in_log.name != 0 && (in_log.for_any_queue || queue.is_some()) {
+        fx.settled(in_log.name, queue);
     }
 }
 
@@ -94,6 +106,10 @@ impl Owner {
             store: MessageStore::default(),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
+            committed: 0,
+            spilling: VecDeque::new(),
+            pending_gets: Vec::new(),
+            paging_slot: 0,
             deadlines: BinaryHeap::new(),
             rubble: VecDeque::new(),
             memory_budget_bytes,
@@ -161,6 +177,8 @@ impl Owner {
             durable_id: info.durable_id,
             exclusively_consumed: false,
             dirty: false,
+            awaits_load: false,
+            paged_to: 0,
             last_used_ms: self.now_ms,
             message_ttl_ms: info.message_ttl_ms(),
             expires_ms: info.expires_ms(),
@@ -202,10 +220,12 @@ impl Owner {
                 out.confirmed(to.home, to.channel, to.number, true);
             }
         } else {
-            let Logged { sequence, handle } = out.fx.append(&record.view(), ttl_ms, &appended);
-            self.store.set_log_handle(stored.expect("a durable entry refers to a stored message"), handle);
-            // Their deliveries are written in this step and go out after it.
-            claimed.iter().for_each(|&queue| out.fx.claimed(handle, queue));
+            let Logged { sequence, in_log } = out.fx.append(&record.view(), ttl_ms, &appended);
+            if in_log {
+                self.store.set_log(stored.expect("a durable entry refers to a stored message"), sequence);
+                // Their deliveries are written in this step and go out after it.
+                claimed.iter().for_each(|&queue| out.fx.claimed(sequence, queue));
+            }
             if let Some(to) = confirm {
                 self.waiting.push_back(Waiting { sequence, to });
             }
@@ -215,25 +235,21 @@ impl Owner {
         (self.appended, self.claimed) = (appended, claimed);
     }
 
-    /// Takes a message back in that a former process had in the log.
-    pub fn restore(&mut self, restored: Restored<'_>) {
-        let message = self.store.insert(Record::from_bytes(restored.record));
-        self.store.set_log_handle(message, restored.handle);
-        for &(id, returns) in restored.queues {
-            let Some(slot) = self.slot_of(id) else {
-                unreachable!("a restored message names queues of this shard")
-            };
-            let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-            let ttl_ms = match (restored.ttl_ms, queue.message_ttl_ms) {
-                (Some(own), Some(queue)) => Some(own.min(queue)),
-                (own, queue) => own.or(queue),
-            };
-            self.store.add_reference(message);
-            let position = queue.entries.restore(message, returns);
-            if let Some(ttl_ms) = ttl_ms {
-                let at_ms = self.now_ms.saturating_add(ttl_ms.saturating_sub(restored.age_ms));
-                self.deadlines.push(Deadline::message(at_ms, id, position));
-            }
+    /// Takes a message of a queue back in that a former process had in the log. It stays there until its
+    /// turn comes.
+    pub fn restore(&mut self, restored: &Restored) {
+        let id = restored.queue;
+        let slot = self.slot_of(id).expect("a restored message names a queue of this shard");
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        let ttl_ms = match (restored.ttl_ms, queue.message_ttl_ms) {
+            (Some(own), Some(queue)) => Some(own.min(queue)),
+            (own, queue) => own.or(queue),
+        };
+        self.store.add_paged_out();
+        let position = queue.entries.restore(restored.message, restored.returns);
+        if let Some(ttl_ms) = ttl_ms {
+            let at_ms = self.now_ms.saturating_add(ttl_ms.saturating_sub(restored.age_ms));
+            self.deadlines.push(Deadline::message(at_ms, id, position));
         }
     }
 
@@ -250,7 +266,11 @@ impl Owner {
             // Something came back earlier in this step, and goes first.
             self.serve(out, slot);
         }
-        let taker = self.next_taker(out, slot);
+        let taker = match self.queue_at(slot).awaits_load {
+            // Those before it go first.
+            true => None,
+            false => self.next_taker(out, slot),
+        };
         if let Some(taker) = taker
             && self.consumers[taker as usize].no_ack
         {
@@ -342,7 +362,7 @@ impl Owner {
     }
 
     fn serve<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize) {
-        while self.queue_at(slot).entries.ready() > 0 {
+        while self.queue_at(slot).can_be_served() && self.next_is_in_memory(out, slot) {
             let Some(taker) = self.next_taker(out, slot) else { break };
             self.hand_over(out, slot, taker, false);
             self.after_turn(slot, taker);
@@ -374,7 +394,7 @@ impl Owner {
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let Some(settled) = queue.entries.settle(position, verdict) else { return };
         if let Some(message) = settled.released {
-            release(&mut self.store, out.fx, message, queue.durable_id);
+            released(&mut self.store, out.fx, Kept::InMemory(message), queue.durable_id);
         } else {
             self.mark_dirty(slot);
         }
@@ -392,9 +412,16 @@ impl Owner {
         id: QueueId,
         no_ack: bool,
     ) {
+        let Some(slot) = self.slot_of(id) else { return out.queue_gone(home, channel) };
         let now_ms = self.now_ms;
-        let Some(queue) = self.queue_mut(id) else { return out.queue_gone(home, channel) };
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         queue.last_used_ms = now_ms;
+        // Behind those that wait already.
+        let waits = queue.awaits_load || !self.next_is_in_memory(out, slot);
+        if waits && self.queue_at(slot).entries.ready() > 0 {
+            return self.pending_gets.push(PendingGet { queue: id, home, channel, no_ack });
+        }
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let cursor = queue.entries.cursor();
         let claimed = queue.entries.claim(cursor, Holder::GET).expect("the cursor was read in this step");
         let Some(Claim { position, message, redelivered }) = claimed else {
@@ -424,7 +451,7 @@ impl Owner {
         let Some(slot) = self.slot_of(id) else { return out.queue_gone(home, channel) };
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let (store, durable_id) = (&mut self.store, queue.durable_id);
-        let (rest, count) = queue.entries.split_ready(|message| release(store, out.fx, message, durable_id));
+        let (rest, count) = queue.entries.split_ready(|kept| released(store, out.fx, kept, durable_id));
         let answer = Some(Purged { home, channel, messages: count });
         self.rubble.push_back(Rubble { durable_id, entries: rest, answer });
         // Most purges are done with this.
@@ -467,6 +494,7 @@ impl Owner {
             ));
         }
         let queue = self.queues[slot].take().expect("the slot was just looked up");
+        self.refuse_gets(out, id);
         let messages = queue.entries.ready();
         for slot in &queue.consumers {
             let consumer = self.consumers.remove(*slot as usize);
@@ -485,6 +513,8 @@ impl Owner {
 
     /// Everything up to this sequence is as durable as configured: confirms go out.
     pub fn committed<E: Effects>(&mut self, out: &mut Outward<'_, E>, frontier: LogSequence) {
+        self.committed = frontier;
+        self.finish_spills(out);
         while let Some(waiting) = self.waiting.front()
             && waiting.sequence <= frontier
         {
@@ -502,7 +532,7 @@ impl Owner {
             references += queue.entries.ready() + queue.entries.unacked();
             if queue.entries.ready() > 0 {
                 assert!(
-                    queue.dirty || queue.turns.is_empty(),
+                    queue.dirty || queue.awaits_load || queue.turns.is_empty(),
                     "a queue with ready messages has nobody who could take one"
                 );
             }

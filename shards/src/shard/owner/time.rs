@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Owner, release};
+use super::{Owner, released};
 use crate::ledger::{Entries, Position};
 use crate::shard::batch::{Ask, PeerMessage};
 use crate::shard::effects::Effects;
@@ -91,9 +91,9 @@ impl Owner {
 
     fn expire_message<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId, position: Position) {
         let Some(queue) = self.queue_mut(id) else { return };
-        let Some(message) = queue.entries.expire(position) else { return };
+        let Some(kept) = queue.entries.expire(position) else { return };
         let durable_id = queue.durable_id;
-        release(&mut self.store, out.fx, message, durable_id);
+        released(&mut self.store, out.fx, kept, durable_id);
     }
 
     fn expire_queue<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId) {
@@ -125,8 +125,7 @@ impl Owner {
     pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
         let Some(Rubble { durable_id, entries, .. }) = self.rubble.front_mut() else { return false };
         let (durable_id, store) = (*durable_id, &mut self.store);
-        let done =
-            entries.demolish(RUBBLE_BLOCKS_PER_STEP, |message| release(store, out.fx, message, durable_id));
+        let done = entries.demolish(RUBBLE_BLOCKS_PER_STEP, |kept| released(store, out.fx, kept, durable_id));
         if done && let Some(Rubble { answer: Some(purged), .. }) = self.rubble.pop_front() {
             let Purged { home, channel, messages } = purged;
             out.answer(home, channel, Reply::QueuePurged { messages });
