@@ -18,7 +18,7 @@ use lepus_shards::shard::{
     Address, Backplane, Batch, FrontEnd, Lane, Loaded, LogSequence, Logged, Reply, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, QueueId, ShardId};
+use lepus_shards::{ConsumerId, DeliveryTag, Durability, DurableId, QueueId, ShardId};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -43,7 +43,13 @@ impl Backplane for Alone {
     fn outgoing(&mut self, _to: ShardId, _lane: Lane) -> &mut Batch {
         unreachable!("there is one shard")
     }
-    fn append(&mut self, _message: &MessageView<'_>, _ttl_ms: Option<u64>, _queues: &[DurableId]) -> Logged {
+    fn append(
+        &mut self,
+        _message: &MessageView<'_>,
+        _ttl_ms: Option<u64>,
+        _sync: bool,
+        _queues: &[DurableId],
+    ) -> Logged {
         self.appended += 1;
         Logged { sequence: self.appended, in_log: false }
     }
@@ -97,7 +103,13 @@ impl Broker {
     fn new() -> Broker {
         let (writer, changes) =
             Writer::restore(1, Vec::new(), "/", fastrand::Rng::with_seed(1)).expect("no rows, no fault");
-        let config = ShardConfig { id: ShardId(0), shards: 1, epoch: 1, memory_budget_bytes: u64::MAX };
+        let config = ShardConfig {
+            id: ShardId(0),
+            shards: 1,
+            epoch: 1,
+            memory_budget_bytes: u64::MAX,
+            durability: Durability::Fsync,
+        };
         let front = Front::new(FrontConfig {
             channel_max: 2047,
             frame_max: 131_072,

@@ -1,6 +1,6 @@
 //! Publishes: whole ones straight out of the read buffer, others put together as they come.
 
-use lepus_shards::message::MessageView;
+use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{Publish, Published, Shard};
 
 use super::codec::{BODY, ContentHeader, FRAME_END, FrameHead, HEADER, PublishMethod, put_return};
@@ -280,7 +280,7 @@ fn publish<E: HasFront>(
     };
     let publish = Publish {
         message,
-        persistent: properties.persistent,
+        durability: durability(&properties)?,
         mandatory: method.mandatory,
         ttl_ms,
         headers: &properties,
@@ -293,6 +293,22 @@ fn publish<E: HasFront>(
         Ok(_) => Ok(()),
         Err(refusal) => Err(Failure::from_refusal(refusal, IDS)),
     }
+}
+
+/// What the message is to outlive: nothing unless its delivery mode is 2, and then what its header
+/// `x-durability` says, if it has one. The queue may say less.
+fn durability(properties: &Properties<'_>) -> Result<Durability, Failure> {
+    if !properties.persistent {
+        return Ok(Durability::Memory);
+    }
+    let Some(value) = properties.text_header(b"x-durability") else { return Ok(Durability::Fsync) };
+    Durability::from_name(&String::from_utf8_lossy(value)).ok_or_else(|| {
+        let text = format!(
+            "invalid header x-durability '{}': expected fsync, os or memory",
+            String::from_utf8_lossy(value)
+        );
+        Failure::new(PRECONDITION_FAILED, text, IDS)
+    })
 }
 
 /// `expiration`: milliseconds, as text.

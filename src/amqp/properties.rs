@@ -7,7 +7,7 @@ use amq_protocol::types::parsing::parse_field_table;
 use lepus_shards::Arguments;
 use lepus_shards::shard::HeaderSource;
 
-use super::table::{Malformed, check_table, has_name, short, skip, to_arguments};
+use super::table::{Malformed, check_table, find_text, has_name, short, skip, to_arguments};
 
 const CONTENT_TYPE: u16 = 1 << 15;
 const CONTENT_ENCODING: u16 = 1 << 14;
@@ -102,6 +102,11 @@ impl<'a> Properties<'a> {
             }
         }
         if rest.is_empty() { Ok(properties) } else { Err(Malformed) }
+    }
+
+    /// The text of a header; an empty one if it is something else.
+    pub fn text_header(&self, name: &[u8]) -> Option<&'a [u8]> {
+        find_text(self.headers?, name)
     }
 
     /// A header that would change routing and that the broker does not act on.

@@ -50,16 +50,30 @@ fn check_value(bytes: &[u8], depth: usize) -> Result<&[u8], Malformed> {
 
 /// Whether a well-formed table (its length in front) has this name on its outermost level.
 pub fn has_name(table: &[u8], wanted: &[u8]) -> bool {
-    let Ok((mut inside, _)) = long(table) else { return false };
-    while !inside.is_empty() {
-        let Ok((name, value)) = short(inside) else { return false };
-        if name == wanted {
-            return true;
-        }
-        let Ok(rest) = check_value(value, 0) else { return false };
-        inside = rest;
+    find_value(table, wanted).is_some()
+}
+
+/// The long string under this name on the outermost level of a well-formed table; also an empty one for a
+/// value of another type, so that it is noticed.
+pub fn find_text<'a>(table: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+    let (kind, value) = find_value(table, wanted)?.split_first()?;
+    match kind {
+        b'S' => long(value).ok().map(|(text, _)| text),
+        _ => Some(&[]),
     }
-    false
+}
+
+/// What follows this name: the value's type, the value, and all that is behind it.
+fn find_value<'a>(table: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+    let (mut inside, _) = long(table).ok()?;
+    while !inside.is_empty() {
+        let (name, value) = short(inside).ok()?;
+        if name == wanted {
+            return Some(value);
+        }
+        inside = check_value(value, 0).ok()?;
+    }
+    None
 }
 
 /// Passes over `count` bytes.

@@ -14,7 +14,7 @@ use lepus_shards::shard::{
     Address, Backplane, Batch, FrontEnd, Lane, Loaded, LogSequence, Logged, Reply, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, QueueId, ShardId};
+use lepus_shards::{ConsumerId, DeliveryTag, Durability, DurableId, QueueId, ShardId};
 
 pub use self::codec::check_codec;
 pub use self::connection::{Script, Step, check_connection, play};
@@ -39,7 +39,13 @@ impl Backplane for Alone {
     fn outgoing(&mut self, _to: ShardId, _lane: Lane) -> &mut Batch {
         unreachable!("there is one shard")
     }
-    fn append(&mut self, _message: &MessageView<'_>, _ttl_ms: Option<u64>, _queues: &[DurableId]) -> Logged {
+    fn append(
+        &mut self,
+        _message: &MessageView<'_>,
+        _ttl_ms: Option<u64>,
+        _sync: bool,
+        _queues: &[DurableId],
+    ) -> Logged {
         self.appended += 1;
         Logged { sequence: self.appended, in_log: false }
     }
@@ -102,7 +108,13 @@ impl Trial {
     /// With this much memory for messages, and for bodies that are not complete.
     pub fn with_budgets(memory_budget_bytes: u64, assembly_budget_bytes: u64) -> Trial {
         let (writer, changes) = Writer::restore(1, Vec::new(), "/", fastrand::Rng::with_seed(1)).unwrap();
-        let config = ShardConfig { id: ShardId(0), shards: 1, epoch: 1, memory_budget_bytes };
+        let config = ShardConfig {
+            id: ShardId(0),
+            shards: 1,
+            epoch: 1,
+            memory_budget_bytes,
+            durability: Durability::Fsync,
+        };
         let credentials =
             Credentials { user: "guest".into(), password: "guest".into(), loopback_users: Vec::new() };
         let front = Front::new(FrontConfig {

@@ -100,12 +100,11 @@ keys! {
     /// What a confirm of a persistent message in durable queues means. `fsync`: it is on stable storage
     /// and survives a power loss. `os`: the kernel has it, and it survives a crash of the broker.
     /// `memory`: the broker has it; messages do not survive a restart then, definitions of durable
-    /// exchanges, queues and bindings do.
+    /// exchanges, queues and bindings do. A queue's argument `x-durability` says it for that queue.
     "durability" durability: Durability = Durability::Fsync,
         "one of fsync, os and memory";
 
-    /// Size of the files that a shard's log is made of, in MiB. Two are made ahead for each shard. Not
-    /// used with `durability = "memory"`.
+    /// Size of the files that a shard's log is made of, in MiB. Two are made ahead for each shard.
     "segment_mib" segment_mib: u64 = 64,
         "an integer from 1 to 1024", if |n| (1..=1024).contains(n);
 

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use lepus_shards::ShardId;
 use lepus_shards::mesh::{Bell, Mesh, MeshPort};
 use lepus_shards::runtime::{
     Doorbell, DoorbellWaiter, Listener, Placement, RuntimeError, ShardOptions, sleep, spawn, spawn_shards,
 };
 use lepus_shards::shard::{Batch, Shard, ShardConfig, WRITER};
 use lepus_shards::topology::{Change, TopologyError, Writer};
+use lepus_shards::{Durability, ShardId};
 use lepus_storage::{StoreError, TopologyStore};
 
 use super::accept::{self, Handovers};
@@ -67,7 +67,9 @@ pub struct Broker {
     pub writer: Writer,
     /// Where durable changes go.
     pub store: TopologyStore,
-    /// The shards' logs, read; none if messages are in memory only.
+    /// What messages in durable queues outlive unless the queue says otherwise.
+    pub(super) durability: Durability,
+    /// The shards' logs, read; without them nothing outlives the process.
     pub(super) logs: Vec<LogSeed>,
     /// Counts the starts of the broker.
     pub epoch: u32,
@@ -106,6 +108,7 @@ struct Common {
     shards: usize,
     epoch: u32,
     memory_per_shard_bytes: u64,
+    durability: Durability,
     write_stall_timeout_ms: u64,
 }
 
@@ -186,6 +189,7 @@ impl Broker {
             shards,
             epoch: self.epoch,
             memory_per_shard_bytes: self.memory_per_shard_bytes,
+            durability: self.durability,
             write_stall_timeout_ms: self.write_stall_timeout_ms,
         });
         let mut first = Some(FirstSeed {
@@ -242,6 +246,7 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         shards: common.shards,
         epoch: common.epoch,
         memory_budget_bytes: common.memory_per_shard_bytes,
+        durability: common.durability,
     };
     let mut shard = Shard::new(config, &common.changes, writer);
     let log = log.map(|seed| {

@@ -108,9 +108,16 @@ impl MessageLog {
         })
     }
 
-    pub fn append(&mut self, message: &MessageView<'_>, ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
+    pub fn append(
+        &mut self,
+        message: &MessageView<'_>,
+        ttl_ms: Option<u64>,
+        sync: bool,
+        queues: &[DurableId],
+    ) -> Logged {
         let queues = queues.iter().map(|queue| queue.0);
-        let sequence = self.log.append(self.unix_ms, ttl_ms, queues, &record(message, &record_head(message)));
+        let sequence =
+            self.log.append(self.unix_ms, ttl_ms, sync, queues, &record(message, &record_head(message)));
         Logged { sequence, in_log: true }
     }
 
@@ -231,7 +238,7 @@ fn index_by_message(index: &UnackedIndex) -> Notes {
 /// How a log is to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LogSettings {
-    /// Confirm when the message is on stable storage, and not when the kernel has it.
+    /// Settlements go to stable storage, and not only to the kernel.
     pub sync: bool,
     /// Size of a segment file, in bytes.
     pub segment_bytes: u64,

@@ -257,7 +257,7 @@ fn append_strays(
                 continue;
             }
             let names = new.iter().map(|&(queue, _)| queue);
-            let sequence = running.append(*published_ms, *ttl_ms, names, &[content]);
+            let sequence = running.append(*published_ms, *ttl_ms, true, names, &[content]);
             for (queue, deliveries) in new.into_iter().filter(|&(_, deliveries)| deliveries > 0) {
                 index.note(&IndexEntry { sequence, queue, deliveries, settled: false });
             }

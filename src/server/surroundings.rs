@@ -41,9 +41,15 @@ impl<P> Backplane for Surroundings<P> {
         self.outboxes.outgoing(to, lane)
     }
 
-    fn append(&mut self, message: &MessageView<'_>, ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
+    fn append(
+        &mut self,
+        message: &MessageView<'_>,
+        ttl_ms: Option<u64>,
+        sync: bool,
+        queues: &[DurableId],
+    ) -> Logged {
         match &mut self.log {
-            Some(log) => log.append(message, ttl_ms, queues),
+            Some(log) => log.append(message, ttl_ms, sync, queues),
             None => {
                 self.appended += 1;
                 Logged { sequence: self.appended, in_log: false }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 pub use store::{InLog, MessageStore, Record, encode_record, record_head, record_size, view_record};
 pub use turns::Turns;
 
-use crate::DurableId;
 use crate::ledger::Entries;
 use crate::topology::QueueInfo;
+use crate::{Durability, DurableId};
 
 /// A queue that this shard owns.
 pub struct Queue {
@@ -29,6 +29,8 @@ pub struct Queue {
     pub lingering: Vec<u32>,
     /// Its name in the log, if it is durable.
     pub durable_id: Option<DurableId>,
+    /// What its persistent messages outlive, if it is durable.
+    pub durability: Durability,
     /// One of them tolerates no other.
     pub exclusively_consumed: bool,
     /// It stands in the owner's list of queues to look at before the step ends.

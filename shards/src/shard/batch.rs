@@ -15,7 +15,7 @@ use crate::limits::BATCH_BYTES_MAX;
 use crate::message::MessageView;
 use crate::queue::{Record, encode_record, view_record};
 use crate::topology::{Change, Operation, Outcome, Requester};
-use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, ShardId};
+use crate::{ChannelId, ConnectionId, ConsumerId, Durability, QueueId, Refusal, ShardId};
 
 /// Where a record's bytes are in its batch.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ pub(crate) enum PeerMessage {
     Publish {
         payload: Payload,
         queues: QueueRange,
-        persistent: bool,
+        durability: Durability,
         ttl_ms: Option<u64>,
         confirm: Option<ConfirmTo>,
     },

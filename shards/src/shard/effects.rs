@@ -38,8 +38,15 @@ pub trait Backplane {
     fn outgoing(&mut self, to: ShardId, lane: Lane) -> &mut Batch;
 
     /// Appends a persistent message that entered these durable queues of the shard. `ttl_ms` is the
-    /// message's own time to live, from now on.
-    fn append(&mut self, message: &MessageView<'_>, ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged;
+    /// message's own time to live, from now on. With `sync` it is to be on stable storage before it counts
+    /// as committed; without, the kernel having it is enough.
+    fn append(
+        &mut self,
+        message: &MessageView<'_>,
+        ttl_ms: Option<u64>,
+        sync: bool,
+        queues: &[DurableId],
+    ) -> Logged;
 
     /// An appended message was given to somebody who has not settled it. To be noted before the delivery
     /// goes out: after a crash it is redelivered.

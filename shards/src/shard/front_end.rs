@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::effects::LogSequence;
 use crate::message::MessageView;
 use crate::topology::Operation;
-use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, VhostId};
+use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, Durability, QueueId, Refusal, VhostId};
 
 /// Where something for a client goes: the connection and the channel's number on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -64,8 +64,8 @@ pub trait FrontEnd {
 pub struct Publish<'a> {
     /// Routing data, properties and body.
     pub message: MessageView<'a>,
-    /// Delivery mode 2: to be kept over a restart by durable queues.
-    pub persistent: bool,
+    /// What it is to outlive in durable queues: of one that is not persistent, nothing.
+    pub durability: Durability,
     /// The publisher wants it back if no queue takes it.
     pub mandatory: bool,
     /// Time to live in milliseconds, if the message has one of its own.

@@ -34,7 +34,9 @@ use self::owner::Owner;
 use crate::ledger::Held;
 pub use crate::mesh::Lane;
 use crate::topology::{Change, RouteScratch, Topology, Writer};
-use crate::{ChannelId, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, RefusalKind, ShardId};
+use crate::{
+    ChannelId, ConnectionId, ConsumerId, DeliveryTag, Durability, QueueId, Refusal, RefusalKind, ShardId,
+};
 
 /// The shard that has the topology's writer.
 pub const WRITER: ShardId = ShardId(0);
@@ -49,6 +51,8 @@ pub struct ShardConfig {
     pub epoch: u32,
     /// Bytes of messages from which on publishers are blocked.
     pub memory_budget_bytes: u64,
+    /// Of durable queues that do not say otherwise.
+    pub durability: Durability,
 }
 
 /// What a shard holds at a moment, for metrics and checks.
@@ -84,7 +88,7 @@ impl Shard {
             id: config.id,
             shards: config.shards,
             home: Home::new(config.id, config.shards),
-            owner: Owner::new(config.epoch, config.memory_budget_bytes),
+            owner: Owner::new(config.epoch, config.memory_budget_bytes, config.durability),
             topology: Topology::new(),
             control: writer.map(|writer| Control::new(writer, config.shards)),
             route: RouteScratch::default(),
@@ -229,18 +233,18 @@ impl Shard {
                 Some(ConfirmTo { home, channel: id, number })
             }
         };
-        let (persistent, ttl_ms) = (publish.persistent, publish.ttl_ms);
+        let (durability, ttl_ms) = (publish.durability, publish.ttl_ms);
         for queues in targets.chunk_by(|a, b| a.owner() == b.owner()) {
             let record = RecordRef::View(publish.message);
             let owner = queues[0].owner();
             if owner == home {
                 let mut out = Outward { shard: home, fx, home: &mut self.home };
-                self.owner.admit(&mut out, record, queues, persistent, ttl_ms, confirm);
+                self.owner.admit(&mut out, record, queues, durability, ttl_ms, confirm);
             } else {
                 let batch = fx.outgoing(owner, Lane::Forward);
                 let payload = batch.add_record(record);
                 let queues = batch.add_queues(queues);
-                batch.push(PeerMessage::Publish { payload, queues, persistent, ttl_ms, confirm });
+                batch.push(PeerMessage::Publish { payload, queues, durability, ttl_ms, confirm });
             }
         }
         match targets.len() {

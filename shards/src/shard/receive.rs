@@ -15,10 +15,10 @@ impl Shard {
         let mut messages = std::mem::take(&mut batch.messages);
         for message in messages.drain(..) {
             match message {
-                PeerMessage::Publish { payload, queues, persistent, ttl_ms, confirm } => {
+                PeerMessage::Publish { payload, queues, durability, ttl_ms, confirm } => {
                     let mut out = Outward { shard: self.id, fx, home: &mut self.home };
                     let (record, queues) = (batch.record(payload), batch.queues(queues));
-                    self.owner.admit(&mut out, record, queues, persistent, ttl_ms, confirm);
+                    self.owner.admit(&mut out, record, queues, durability, ttl_ms, confirm);
                 }
                 PeerMessage::Deliver { channel, consumer, entry, redelivered, granted, payload } => {
                     let record = batch.record(payload);

@@ -6,10 +6,10 @@
 #![forbid(unsafe_code)]
 
 use super::{ExchangeInfo, ExchangeKind, QueueInfo};
-use crate::{Arguments, Refusal, RefusalKind, Value};
+use crate::{Arguments, Durability, Refusal, RefusalKind, Value};
 
 /// Arguments of queues that are compared when one is declared again, in the order of comparison.
-const COMPARED: [&str; 10] = [
+const COMPARED: [&str; 11] = [
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
@@ -20,11 +20,12 @@ const COMPARED: [&str; 10] = [
     "x-overflow",
     "x-queue-mode",
     "x-single-active-consumer",
+    "x-durability",
 ];
 
 /// Arguments that change what a queue does in a way that Lepus does not have. A queue with one of
 /// them must not be made as if they were not there.
-const NOT_IMPLEMENTED: [&str; 12] = [
+const NOT_IMPLEMENTED: [&str; 11] = [
     "x-max-length",
     "x-max-length-bytes",
     "x-overflow",
@@ -36,7 +37,6 @@ const NOT_IMPLEMENTED: [&str; 12] = [
     "x-delivery-limit",
     "x-consumer-timeout",
     "x-message-deduplication",
-    "x-durability",
 ];
 
 /// Longest time in an argument, in milliseconds: ten years of 365 days, as in RabbitMQ.
@@ -183,6 +183,11 @@ pub(super) fn queue_arguments(queue: Named<'_>, arguments: &Arguments) -> Result
             let text = format!("\"unsupported queue version '{version}'\"");
             return Err(invalid(queue, "x-queue-version", &text));
         }
+    }
+    if let Some(value) = arguments.get("x-durability")
+        && value.as_text().and_then(Durability::from_name).is_none()
+    {
+        return Err(invalid(queue, "x-durability", "expected fsync, os or memory"));
     }
     // `false` asks for nothing.
     let asked =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Arguments, ConnectionId, DurableId, QueueId, VhostId};
+use crate::{Arguments, ConnectionId, Durability, DurableId, QueueId, VhostId};
 
 /// What can be asked of the topology's writer. Names are as the client sent them.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,6 +158,11 @@ impl QueueInfo {
     /// How long the queue may go unused before it is deleted, in milliseconds (`x-expires`).
     pub fn expires_ms(&self) -> Option<u64> {
         self.milliseconds("x-expires")
+    }
+
+    /// What its persistent messages are to outlive, if it says so (`x-durability`).
+    pub fn durability(&self) -> Option<Durability> {
+        Durability::from_name(self.arguments.get("x-durability")?.as_text()?)
     }
 
     /// The writer has refused values that are not numbers, or are negative.

@@ -1,6 +1,6 @@
 //! Clients of the world: each a connection with one channel.
 
-use lepus_shards::message::MessageView;
+use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{NewConnection, NewConsumer, NoHeaders, Publish, Reply, Request, Verdict};
 use lepus_shards::topology::{BindingSpec, DestinationKind, Operation};
 use lepus_shards::{
@@ -170,7 +170,8 @@ impl Bench {
             properties: &[0, 0],
             body: body.as_bytes(),
         };
-        let publish = Publish { message, persistent, mandatory: false, ttl_ms, headers: &NoHeaders };
+        let durability = if persistent { Durability::Fsync } else { Durability::Memory };
+        let publish = Publish { message, durability, mandatory: false, ttl_ms, headers: &NoHeaders };
         let (kernel, around) = self.world.at(client.shard);
         kernel.publish(around, client.channel, &publish).unwrap();
     }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use lepus_shards::message::MessageView;
+use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{
     Address, NewConnection, NewConsumer, NoHeaders, Publish, Published, Reply, Request, Verdict,
 };
@@ -243,7 +243,8 @@ impl Clients {
             properties: &[0, 0],
             body: &body,
         };
-        let publish = Publish { message: view, persistent, mandatory, ttl_ms: None, headers: &NoHeaders };
+        let durability = if persistent { Durability::Fsync } else { Durability::Memory };
+        let publish = Publish { message: view, durability, mandatory, ttl_ms: None, headers: &NoHeaders };
         let (shard, fx) = world.at(at.0);
         let published = shard.publish(fx, id, &publish).expect("both exchanges exist");
         let channel = self.channel(at);
@@ -266,8 +267,13 @@ impl Clients {
         let body = message.to_le_bytes();
         let (exchange, routing_key) = (&b""[..], queue.as_bytes());
         let view = MessageView { exchange, routing_key, properties: &[0, 0], body: &body };
-        let publish =
-            Publish { message: view, persistent: false, mandatory: false, ttl_ms: None, headers: &NoHeaders };
+        let publish = Publish {
+            message: view,
+            durability: Durability::Memory,
+            mandatory: false,
+            ttl_ms: None,
+            headers: &NoHeaders,
+        };
         let channel = self.channel(at);
         let (id, publisher) = (channel.id, channel.publisher);
         self.publisher_of.insert(message, publisher);

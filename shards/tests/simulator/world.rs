@@ -10,7 +10,7 @@ use lepus_shards::shard::{
     Address, Backplane, Batch, FrontEnd, Lane, Loaded, LogSequence, Logged, Reply, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, QueueId, ShardId};
+use lepus_shards::{ConsumerId, DeliveryTag, Durability, DurableId, QueueId, ShardId};
 
 /// What a shard said to a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +96,13 @@ impl Backplane for Surroundings {
     fn outgoing(&mut self, to: ShardId, lane: Lane) -> &mut Batch {
         &mut self.outgoing[to.index()][lane_index(lane)]
     }
-    fn append(&mut self, message: &MessageView<'_>, _ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
+    fn append(
+        &mut self,
+        message: &MessageView<'_>,
+        _ttl_ms: Option<u64>,
+        _sync: bool,
+        queues: &[DurableId],
+    ) -> Logged {
         assert!(!queues.is_empty(), "what is appended is in some queue");
         Logged { sequence: self.enter(message, queues.to_vec()), in_log: true }
     }
@@ -179,8 +185,13 @@ impl World {
         let mut writer = Some(writer);
         let shards = (0..count)
             .map(|index| {
-                let config =
-                    ShardConfig { id: ShardId(index as u16), shards: count, epoch: 1, memory_budget_bytes };
+                let config = ShardConfig {
+                    id: ShardId(index as u16),
+                    shards: count,
+                    epoch: 1,
+                    memory_budget_bytes,
+                    durability: Durability::Fsync,
+                };
                 Shard::new(config, &changes, if index == 0 { writer.take() } else { None })
             })
             .collect();

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 
-use lepus_shards::message::MessageView;
+use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{
     Address, FrontEnd, NewConnection, NewConsumer, NoHeaders, Publish, Reply, Request, Shard, Verdict,
 };
@@ -87,8 +87,13 @@ fn command(shard: &mut Shard, around: &mut Surroundings<Lines>, slot: u32, line:
                 properties: b"",
                 body: body.as_bytes(),
             };
-            let publish =
-                Publish { message, persistent: true, mandatory: false, ttl_ms: None, headers: &NoHeaders };
+            let publish = Publish {
+                message,
+                durability: Durability::Fsync,
+                mandatory: false,
+                ttl_ms: None,
+                headers: &NoHeaders,
+            };
             shard.publish(around, channel, &publish).unwrap();
         }
         ["flood", bytes] => around.front.say(slot, &"x".repeat(bytes.parse().unwrap())),

@@ -50,6 +50,7 @@ impl Running {
             store,
             logs: Vec::new(),
             epoch: 1,
+            durability: lepus_shards::Durability::Fsync,
             memory_per_shard_bytes: 1 << 30,
             write_stall_timeout_ms,
             shutdown: Arc::clone(&shutdown),

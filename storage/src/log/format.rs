@@ -21,8 +21,8 @@
 //! had neither that nor kind 3, and is read as it is.
 //!
 //! *Commits* are numbered upwards through all segments; the *first commit* is that of the segment.
-//! *Frontier* is the last commit known to be on
-//! disk when this one was written: what is missing behind the last frontier was never confirmed.
+//! *Frontier* is the last commit that was on stable storage when this one was written: what is missing
+//! behind the last frontier was never confirmed to be there.
 //! Segments are used again under a new number, which stands in each of their commits, so that what a
 //! segment held before is never read as new. *Sequences* name messages: the epoch of the broker's start
 //! in the upper 24 bits and a count in the lower 40, so that none is ever used twice, even when a power

@@ -15,6 +15,8 @@ struct Known {
     confirmed: bool,
     /// It ends with the process.
     spilled: bool,
+    /// It was to be on stable storage before it was confirmed.
+    sync: bool,
 }
 
 struct Life {
@@ -83,11 +85,12 @@ impl Life {
         let (front, back) = content.split_at(content.len() / 3);
         let parts = [front, back];
         let spilled = self.rng.u8(..10) == 0;
+        let sync = self.sync && self.rng.u8(..4) > 0;
         let (sequence, queues) = match spilled {
             true => (self.log.spill(&parts), vec![NOBODY]),
-            false => (self.log.append(1_000, None, queues.iter().copied(), &parts), queues),
+            false => (self.log.append(1_000, None, sync, queues.iter().copied(), &parts), queues),
         };
-        let known = Known { queues, content, settled: BTreeMap::new(), confirmed: false, spilled };
+        let known = Known { queues, content, settled: BTreeMap::new(), confirmed: false, spilled, sync };
         assert!(self.known.insert(sequence, known).is_none(), "a sequence is used once");
     }
 
@@ -194,7 +197,8 @@ impl Life {
             }
             found.insert((sequence, queue));
         }
-        for (&sequence, known) in self.known.iter().filter(|(_, known)| known.confirmed && !known.spilled) {
+        let kept = |known: &Known| known.confirmed && !known.spilled && known.sync == self.sync;
+        for (&sequence, known) in self.known.iter().filter(|(_, known)| kept(known)) {
             for &queue in known.queues.iter().filter(|queue| !known.settled.contains_key(queue)) {
                 if !found.contains(&(sequence, queue)) {
                     return Err(format!("{sequence:x} was confirmed, and is not in {queue}"));
@@ -216,7 +220,9 @@ impl Life {
         for rows in recovered.messages.chunk_by(|one, other| one.sequence == other.sequence) {
             let sequence = rows[0].sequence;
             let mut known = former.remove(&sequence).expect("checked before");
-            (known.queues, known.confirmed) = (rows.iter().map(|row| row.queue).collect(), true);
+            known.queues = rows.iter().map(|row| row.queue).collect();
+            // What came through one loss of power is on stable storage.
+            (known.confirmed, known.sync) = (true, self.sync);
             known.settled.clear();
             self.known.insert(sequence, known);
         }
@@ -387,7 +393,7 @@ fn a_message_that_is_settled_at_once_is_not_written() {
     let mut life = Life::new(3, Faults::default(), true);
     let mut last = 0;
     for _ in 0..1_000 {
-        last = life.log.append(0, None, [1].into_iter(), &[b"gone"]);
+        last = life.log.append(0, None, true, [1].into_iter(), &[b"gone"]);
         life.log.settle(last, 1);
     }
     life.log.poll(1).expect("nothing fails here");

@@ -48,7 +48,8 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// A commit is closed when it has this many bytes; one message may make it larger.
     pub commit_bytes: usize,
-    /// A commit is done when it is on stable storage, and not when the kernel has it.
+    /// Settlements are done when they are on stable storage, and not when the kernel has them. Messages say
+    /// for themselves.
     pub sync: bool,
 }
 
@@ -77,6 +78,8 @@ pub(super) struct Builder {
     live: u32,
     /// The last message that was appended for the first time.
     last: Sequence,
+    /// A message in it is to be on stable storage.
+    sync: bool,
 }
 
 impl Builder {
@@ -104,6 +107,7 @@ pub(super) struct InFlight {
     last: Sequence,
     commit: u64,
     settled: Vec<Settlement>,
+    sync: bool,
     /// Where it is being written.
     pub segment: u64,
     pub offset: u64,
@@ -157,6 +161,8 @@ pub struct ShardLog<D> {
     next_sequence: Sequence,
     committed: Sequence,
     last_commit: u64,
+    /// The last commit of this start that is on stable storage, and all before it.
+    last_synced: u64,
     /// Settlements that are on disk, since last asked.
     written: Vec<Settlement>,
     failed: Option<LogFailed>,
@@ -192,6 +198,7 @@ impl<D: Disk> ShardLog<D> {
             next_sequence: first + 1,
             committed: first,
             last_commit: recovered.last_commit,
+            last_synced: recovered.last_commit,
             written: Vec::new(),
             failed: None,
             counts: LogCounts::default(),
@@ -224,11 +231,13 @@ impl<D: Disk> ShardLog<D> {
     }
 
     /// Appends a message for these queues, of which there is at least one. Its content is `parts`, one
-    /// behind the other. It is durable when [`Self::committed`] is at or past its name, which is given.
+    /// behind the other. When [`Self::committed`] is at or past its name, which is given, the kernel has it;
+    /// with `sync`, stable storage.
     pub fn append(
         &mut self,
         published_ms: u64,
         ttl_ms: Option<u64>,
+        sync: bool,
         queues: impl ExactSizeIterator<Item = u64> + Clone,
         parts: &[&[u8]],
     ) -> Sequence {
@@ -236,7 +245,7 @@ impl<D: Disk> ShardLog<D> {
         if queues.len() > 1 {
             self.shared.insert(head.sequence, queues.clone().collect());
         }
-        self.append_first(&head, queues, parts);
+        self.append_first(&head, sync, queues, parts);
         head.sequence
     }
 
@@ -244,13 +253,14 @@ impl<D: Disk> ShardLog<D> {
     /// be loaded when [`Self::committed`] is at or past its name.
     pub fn spill(&mut self, parts: &[&[u8]]) -> Sequence {
         let head = MessageHead { sequence: self.next_sequence, published_ms: 0, ttl_ms: None, spilled: true };
-        self.append_first(&head, std::iter::empty(), parts);
+        self.append_first(&head, false, std::iter::empty(), parts);
         head.sequence
     }
 
     fn append_first(
         &mut self,
         head: &MessageHead,
+        sync: bool,
         queues: impl ExactSizeIterator<Item = u64>,
         parts: &[&[u8]],
     ) {
@@ -261,6 +271,7 @@ impl<D: Disk> ShardLog<D> {
         let builder = self.builder_for(bytes);
         let place = builder.put(bytes, false, |out| format::put_message(out, head, queues, parts));
         builder.last = head.sequence;
+        builder.sync |= sync;
         self.directory.set(head.sequence, Located { place, shared: count > 1, spilled: head.spilled });
         self.counts.live_bytes += u64::from(counted_bytes(bytes));
     }
@@ -436,9 +447,12 @@ impl<D: Disk> ShardLog<D> {
             unreachable!("it was read from one")
         };
         let bytes = format::message_bytes(queues.len(), content.len());
-        let place = self.builder_for(bytes).put(bytes, true, |out| {
+        let builder = self.builder_for(bytes);
+        let place = builder.put(bytes, true, |out| {
             format::put_message(out, head, queues.iter().copied(), &[content]);
         });
+        // The copy on stable storage is about to be given up.
+        builder.sync |= !located.spilled;
         self.directory.set(head.sequence, Located { place, ..located });
         self.counts.live_bytes -= u64::from(former);
         self.counts.live_bytes += u64::from(counted_bytes(bytes));
@@ -460,7 +474,7 @@ impl<D: Disk> ShardLog<D> {
             let buffer = self.new_buffer();
             let (number, last) = (self.next_builder, self.next_sequence - 1);
             self.next_builder += 1;
-            self.builders.push_back(Builder { number, buffer, live: 0, last });
+            self.builders.push_back(Builder { number, buffer, live: 0, last, sync: false });
         }
         self.builders.back_mut().expect("one was just added")
     }
@@ -524,9 +538,9 @@ impl<D: Disk> ShardLog<D> {
 
     fn write_commit(&mut self, begins: bool, settlements: usize) {
         let builder = self.builders.pop_front();
-        let (number, last) = match &builder {
-            Some(builder) => (Some(builder.number), builder.last),
-            None => (None, self.committed),
+        let (number, last, mut sync) = match &builder {
+            Some(builder) => (Some(builder.number), builder.last, builder.sync),
+            None => (None, self.committed, false),
         };
         let segment = self.segments.back_mut().expect("there is room in a segment");
         let (segment, offset) = (segment.number, segment.used);
@@ -543,13 +557,13 @@ impl<D: Disk> ShardLog<D> {
         if !settled.is_empty() {
             buffer.append(format::settled_bytes(settled.len()), |out| format::put_settled(out, &settled));
             self.summary.settled(&settled);
-            records += 1;
+            (records, sync) = (records + 1, sync || self.options.sync);
         }
         let header = CommitHeader {
             segment,
             first_commit: self.summary.first_commit(),
             commit: self.last_commit + 1,
-            frontier: self.last_commit,
+            frontier: self.last_synced,
             epoch: self.options.epoch,
             payload_bytes: u32::try_from(buffer.len() - COMMIT_HEADER_BYTES)
                 .expect("a commit is below 4 GiB"),
@@ -564,8 +578,8 @@ impl<D: Disk> ShardLog<D> {
         active.used += buffer.len() as u64;
         debug_assert!(active.used <= active.bytes, "there was room for the commit");
         self.in_flight =
-            Some(InFlight { builder: number, last, commit: header.commit, settled, segment, offset });
-        self.disk.write(segment, offset, buffer, self.options.sync);
+            Some(InFlight { builder: number, last, commit: header.commit, settled, sync, segment, offset });
+        self.disk.write(segment, offset, buffer, sync);
     }
 
     /// Closes the gaps of what need not be written, and enters the rest in the segment that it goes to.
@@ -608,6 +622,9 @@ impl<D: Disk> ShardLog<D> {
             return;
         }
         self.last_commit = done.commit;
+        if done.sync {
+            self.last_synced = done.commit;
+        }
         self.counts.commits += 1;
         self.written.extend_from_slice(&done.settled);
         if let Some(builder) = done.builder {

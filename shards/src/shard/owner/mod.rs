@@ -22,6 +22,7 @@ use super::batch::{ConfirmTo, PeerMessage, RecordRef};
 use super::effects::{Backplane, Effects, LogSequence, Logged};
 use super::front_end::{Reply, Restored, Verdict};
 use super::outward::Outward;
+use crate::Durability;
 use crate::ledger::{Claim, Entries, Holder, Kept, Position};
 use crate::queue::{InLog, MessageStore, Queue, Turns};
 use crate::topology::QueueInfo;
@@ -70,6 +71,8 @@ pub(super) struct Owner {
     deadlines: BinaryHeap<Deadline>,
     rubble: VecDeque<Rubble>,
     memory_budget_bytes: u64,
+    /// Of durable queues that do not say otherwise.
+    durability: Durability,
     pressed: bool,
     log_backlog_bytes: u64,
     short_of_space: bool,
@@ -94,7 +97,7 @@ fn released(store: &mut MessageStore, fx: &mut impl Backplane, kept: Kept, queue
 }
 
 impl Owner {
-    pub fn new(epoch: u32, memory_budget_bytes: u64) -> Owner {
+    pub fn new(epoch: u32, memory_budget_bytes: u64, durability: Durability) -> Owner {
         Owner {
             epoch,
             now_ms: 0,
@@ -113,6 +116,7 @@ impl Owner {
             deadlines: BinaryHeap::new(),
             rubble: VecDeque::new(),
             memory_budget_bytes,
+            durability,
             pressed: false,
             log_backlog_bytes: 0,
             short_of_space: false,
@@ -175,6 +179,7 @@ impl Owner {
             turns: Turns::default(),
             consumers: Vec::new(),
             durable_id: info.durable_id,
+            durability: info.durability().unwrap_or(self.durability),
             exclusively_consumed: false,
             dirty: false,
             awaits_load: false,
@@ -197,18 +202,23 @@ impl Owner {
         out: &mut Outward<'_, E>,
         record: RecordRef<'_>,
         queues: &[QueueId],
-        persistent: bool,
+        durability: Durability,
         ttl_ms: Option<u64>,
         confirm: Option<ConfirmTo>,
     ) {
-        let mut stored = None;
+        let (mut stored, mut sync) = (None, false);
         let (mut appended, mut claimed) =
             (std::mem::take(&mut self.appended), std::mem::take(&mut self.claimed));
         for &id in queues {
             // The queue may have been deleted while the message was on its way.
             let Some(slot) = self.slot_of(id) else { continue };
             let Some(taken) = self.admit_to(out, slot, record, &mut stored, ttl_ms) else { continue };
-            if persistent && let Some(durable) = self.queue_at(slot).durable_id {
+            let queue = self.queue_at(slot);
+            let lesser = durability.min(queue.durability);
+            if lesser > Durability::Memory
+                && let Some(durable) = queue.durable_id
+            {
+                sync |= lesser == Durability::Fsync;
                 appended.push(durable);
                 if taken {
                     claimed.push(durable);
@@ -220,7 +230,7 @@ impl Owner {
                 out.confirmed(to.home, to.channel, to.number, true);
             }
         } else {
-            let Logged { sequence, in_log } = out.fx.append(&record.view(), ttl_ms, &appended);
+            let Logged { sequence, in_log } = out.fx.append(&record.view(), ttl_ms, sync, &appended);
             if in_log {
                 self.store.set_log(stored.expect("a durable entry refers to a stored message"), sequence);
                 // Their deliveries are written in this step and go out after it.
