@@ -49,6 +49,16 @@ impl QueueId {
         )
     }
 
+    /// The id in one word, for [`Self::from_bits`].
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The id that [`Self::to_bits`] gave.
+    pub(crate) fn from_bits(bits: u64) -> QueueId {
+        QueueId(bits)
+    }
+
     /// The shard that owns the queue.
     pub fn owner(self) -> ShardId {
         ShardId((self.0 >> (Self::SLOT_BITS + Self::GENERATION_BITS)) as u16)

@@ -6,6 +6,7 @@
 use lepus_shards::message::MessageView;
 
 use super::limits::FRAME_OVERHEAD_BYTES;
+use super::properties::HISTORY;
 use super::table::{Malformed, short};
 
 /// The end of every frame (specification 4.2.3).
@@ -133,7 +134,12 @@ fn put_content(out: &mut Vec<u8>, channel: u16, message: &MessageView<'_>, frame
     put_head(out, HEADER, channel, 12 + message.properties.len());
     out.extend_from_slice(&[0, 60, 0, 0]);
     out.extend_from_slice(&(message.body.len() as u64).to_be_bytes());
+    let flags = out.len();
     out.extend_from_slice(message.properties);
+    if let Some(low) = out.get_mut(flags + 1) {
+        // The broker's own mark is not for clients.
+        *low &= !(HISTORY as u8);
+    }
     out.push(FRAME_END);
     for part in message.body.chunks(frame_max - FRAME_OVERHEAD_BYTES) {
         put_head(out, BODY, channel, part.len());

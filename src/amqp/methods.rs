@@ -28,7 +28,8 @@ pub(super) fn take_settlement<E: HasFront>(
     let (tag, bits) = read_settlement(arguments).map_err(malformed)?;
     let (multiple, verdict) = match ids.1 {
         80 => (bits & 1 != 0, Verdict::Accept),
-        90 => (false, if bits & 1 != 0 { Verdict::Requeue } else { Verdict::Reject }),
+        // RabbitMQ counts a rejected message against the delivery limit, and a nacked one not.
+        90 => (false, if bits & 1 != 0 { Verdict::Fail } else { Verdict::Reject }),
         _ => (bits & 1 != 0, if bits & 2 != 0 { Verdict::Requeue } else { Verdict::Reject }),
     };
     let id = open(fx, slot, number).id;

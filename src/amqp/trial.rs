@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, LogHandle, LogSequence, Logged,
+    PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, ShardId};
 
 pub use self::codec::check_codec;
 pub use self::connection::{Script, Step, check_connection, play};
@@ -47,6 +48,21 @@ impl Backplane for Alone {
     fn settled(&mut self, _message: LogHandle, _queue: DurableId) {}
     fn persist(&mut self, version: u64, _writes: Vec<StoreWrite>) {
         self.persisted = Some(version);
+    }
+}
+
+impl PropertyFormat for Alone {
+    fn headers(&self, properties: &[u8]) -> Arguments {
+        self.front.headers(properties)
+    }
+    fn priority(&self, properties: &[u8]) -> u8 {
+        self.front.priority(properties)
+    }
+    fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
+        self.front.dead_letter(message, death)
+    }
+    fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
+        self.front.with_returns(properties, returns)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lepus_shards::ConnectionId;
 use lepus_shards::runtime::{Placement, ShardOptions};
@@ -126,6 +126,8 @@ impl Protocol for Front {
     }
 
     fn tick(shard: &mut Shard, around: &mut Surroundings<Front>, now_ms: u64) {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        around.front.set_unix_time(unix.map_or(0, |since| since.as_secs()));
         amqp::tick(shard, around, now_ms);
     }
 

@@ -247,7 +247,7 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
     let log = log.map(|seed| {
         let mut queues = recovery::durable_queues(&common.changes);
         queues.retain(|_, queue| queue.owner() == shard.id());
-        MessageLog::start(seed, own_doorbell.as_fd(), &queues, |restored| shard.restore(restored))
+        MessageLog::start(seed, own_doorbell.as_fd(), &queues, |restored| shard.restore(&front, restored))
     });
     let home = Home::new(WorkerParts {
         shard,

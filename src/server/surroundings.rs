@@ -2,9 +2,12 @@
 //! shards, the log, the topology store. One for each shard, on its thread.
 
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply};
+use lepus_shards::shard::{
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, LogHandle, LogSequence, Logged,
+    PropertyFormat, Reply, Returns,
+};
 use lepus_shards::topology::StoreWrite;
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, ShardId};
 
 use super::message_log::MessageLog;
 use super::outboxes::Outboxes;
@@ -68,6 +71,24 @@ impl<P> Backplane for Surroundings<P> {
             .as_mut()
             .expect("only the shard that writes topology persists")
             .persist(version, writes);
+    }
+}
+
+impl<P: FrontEnd> PropertyFormat for Surroundings<P> {
+    fn headers(&self, properties: &[u8]) -> Arguments {
+        self.front.headers(properties)
+    }
+
+    fn priority(&self, properties: &[u8]) -> u8 {
+        self.front.priority(properties)
+    }
+
+    fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
+        self.front.dead_letter(message, death)
+    }
+
+    fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
+        self.front.with_returns(properties, returns)
     }
 }
 

@@ -93,12 +93,15 @@ struct Entry {
     holder: u32,
     /// Times that it was delivered and came back.
     returns: u32,
+    /// Those of `returns` that count against a delivery limit.
+    failures: u16,
     state: State,
     /// Its time to live ran out while it was unacked.
     expired: bool,
 }
 
-const VACANT: Entry = Entry { message: 0, holder: 0, returns: 0, state: State::Settled, expired: false };
+const VACANT: Entry =
+    Entry { message: 0, holder: 0, returns: 0, failures: 0, state: State::Settled, expired: false };
 const _: () = assert!(size_of::<Entry>() == 16, "a waiting message costs 16 bytes of entry");
 
 struct Block {
@@ -219,10 +222,12 @@ impl Entries {
         debug_assert!(before_cursor, "a claimed position lies before the cursor");
         let holder = Holder(entry.holder);
         let message = entry.message;
-        let expired = entry.expired && verdict == Verdict::Requeue;
-        if verdict == Verdict::Requeue && !expired {
+        let requeue = matches!(verdict, Verdict::Requeue | Verdict::Fail);
+        let expired = entry.expired && requeue;
+        if requeue && !expired {
             entry.state = State::Ready;
             entry.returns = entry.returns.saturating_add(1);
+            entry.failures = entry.failures.saturating_add(u16::from(verdict == Verdict::Fail));
             self.requeued.push(Reverse(position.0));
             self.unacked -= 1;
             self.ready += 1;
@@ -237,6 +242,27 @@ impl Entries {
             self.dropped += 1
         }
         Some(Settled { holder, released: Some(message), expired })
+    }
+
+    /// How often the message at `position` has come back, and how often because its consumer failed.
+    pub fn returns(&self, position: Position) -> (u32, u16) {
+        self.entry(position).map_or((0, 0), |entry| (entry.returns, entry.failures))
+    }
+
+    /// The message at `position`, if it is ready or unacked.
+    pub fn message_at(&self, position: Position) -> Option<u32> {
+        self.entry(position).filter(|entry| entry.state != State::Settled).map(|entry| entry.message)
+    }
+
+    /// The message at `position` is ready or unacked.
+    pub fn is_live(&self, position: Position) -> bool {
+        self.message_at(position).is_some()
+    }
+
+    /// Every ready message, by a full count.
+    pub fn ready_messages(&self) -> impl Iterator<Item = u32> {
+        let entries = self.blocks.iter().flatten().flat_map(|block| block.entries.iter());
+        entries.filter(|entry| entry.state == State::Ready).map(|entry| entry.message)
     }
 
     /// The time to live of the message at `position` has run out. Gives the message if it was ready
@@ -378,6 +404,12 @@ impl Entries {
         Some(position)
     }
 
+    fn entry(&self, position: Position) -> Option<&Entry> {
+        let index = position.block().checked_sub(self.first_block)?;
+        let block = self.blocks.get(usize::try_from(index).ok()?)?.as_ref()?;
+        Some(&block.entries[position.index()])
+    }
+
     fn entry_mut(&mut self, position: Position) -> Option<&mut Entry> {
         let index = position.block().checked_sub(self.first_block)?;
         let block = self.blocks.get_mut(usize::try_from(index).ok()?)?.as_mut()?;
@@ -430,191 +462,5 @@ impl Entries {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn claim(entries: &mut Entries) -> Option<Claim> {
-        entries.claim(entries.cursor(), Holder::GET).expect("the cursor was just read")
-    }
-
-    #[test]
-    fn a_stale_claim_is_refused_with_the_current_cursor_and_takes_nothing() {
-        let mut entries = Entries::new(3);
-        entries.push(0);
-        entries.push(1);
-        let seen = entries.cursor();
-        assert_eq!(claim(&mut entries).unwrap().message, 0);
-        let refused = entries.claim(seen, Holder::GET).unwrap_err();
-        assert_eq!(refused.current, entries.cursor());
-        assert_eq!((entries.ready(), entries.unacked()), (1, 1));
-        assert_eq!(entries.claim(refused.current, Holder::GET).unwrap().unwrap().message, 1);
-    }
-
-    #[test]
-    fn a_former_owner_is_refused_by_its_epoch() {
-        let mut entries = Entries::new(3);
-        entries.push(0);
-        let former = Cursor { epoch: 2, ..entries.cursor() };
-        assert!(entries.claim(former, Holder::GET).is_err());
-        assert_eq!(entries.ready(), 1);
-    }
-
-    #[test]
-    fn requeued_messages_come_back_at_their_own_place() {
-        let mut entries = Entries::new(0);
-        for message in 0..5 {
-            entries.push(message);
-        }
-        let claims: Vec<_> = (0..3).map(|_| claim(&mut entries).unwrap()).collect();
-        for index in [2, 0, 1] {
-            entries.settle(claims[index].position, Verdict::Requeue).unwrap();
-        }
-        let order: Vec<_> = std::iter::from_fn(|| claim(&mut entries)).collect();
-        assert_eq!(order.iter().map(|c| c.message).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-        assert_eq!(order.iter().map(|c| c.redelivered).collect::<Vec<_>>(), [true, true, true, false, false]);
-    }
-
-    #[test]
-    fn settling_twice_changes_nothing() {
-        let mut entries = Entries::new(0);
-        entries.push(7);
-        let position = claim(&mut entries).unwrap().position;
-        assert_eq!(entries.settle(position, Verdict::Accept).unwrap().released, Some(7));
-        assert_eq!(entries.settle(position, Verdict::Requeue), None);
-        assert_eq!((entries.ready(), entries.unacked()), (0, 0));
-        entries.assert_consistent();
-    }
-
-    #[test]
-    fn one_message_held_for_long_does_not_keep_the_blocks_behind_it() {
-        let mut entries = Entries::new(0);
-        entries.push(0);
-        let held = claim(&mut entries).unwrap();
-        for message in 1..100_000 {
-            entries.push(message);
-            let position = claim(&mut entries).unwrap().position;
-            entries.settle(position, Verdict::Accept).unwrap();
-        }
-        assert!(
-            entries.blocks.iter().flatten().count() <= 2,
-            "only the held block and the last one are left"
-        );
-        assert_eq!(entries.settle(held.position, Verdict::Accept).unwrap().released, Some(0));
-        assert!(entries.blocks.len() <= 1);
-    }
-
-    #[test]
-    fn a_purge_leaves_the_unacked_and_moves_the_rest_in_whole_blocks() {
-        let mut entries = Entries::new(0);
-        for message in 0..1_000 {
-            entries.push(message);
-        }
-        let held: Vec<_> = (0..10).map(|_| claim(&mut entries).unwrap()).collect();
-        entries.settle(held[3].position, Verdict::Requeue).unwrap();
-        let mut dropped = 0;
-        let (mut rest, total) = entries.split_ready(|_| dropped += 1);
-        assert_eq!(total, 991);
-        while !rest.demolish(1, |_| dropped += 1) {}
-        assert_eq!(dropped, 991);
-        assert_eq!((entries.ready(), entries.unacked()), (0, 9));
-        entries.assert_consistent();
-        entries.push(5_000);
-        assert_eq!(claim(&mut entries).unwrap().message, 5_000);
-    }
-
-    #[test]
-    fn a_message_that_expires_while_held_is_dropped_when_it_comes_back() {
-        let mut entries = Entries::new(0);
-        entries.push(1);
-        let position = claim(&mut entries).unwrap().position;
-        assert_eq!(entries.expire(position), None);
-        let settled = entries.settle(position, Verdict::Requeue).unwrap();
-        assert_eq!((settled.released, settled.expired), (Some(1), true));
-        entries.assert_consistent();
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Push,
-        PassThrough,
-        Claim,
-        Settle(usize, Verdict),
-        Expire(usize),
-        Drop(u64),
-        Purge,
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let verdict = prop_oneof![Just(Verdict::Accept), Just(Verdict::Requeue), Just(Verdict::Reject)];
-        let step = prop_oneof![
-            6 => Just(Step::Push),
-            1 => Just(Step::PassThrough),
-            5 => Just(Step::Claim),
-            4 => (any::<usize>(), verdict).prop_map(|(n, v)| Step::Settle(n, v)),
-            1 => any::<usize>().prop_map(Step::Expire),
-            1 => (0u64..3).prop_map(Step::Drop),
-            1 => Just(Step::Purge),
-        ];
-        prop::collection::vec(step, 0..600)
-    }
-
-    proptest! {
-        /// Against a list of (position, state): the plainest ledger that could be right.
-        #[test]
-        fn behaves_like_a_plain_list(steps in steps()) {
-            let mut entries = Entries::new(0);
-            let mut ready: std::collections::BTreeMap<u64, u32> = Default::default();
-            let mut held: Vec<(Position, u32)> = Vec::new();
-            let mut expired: std::collections::BTreeSet<u64> = Default::default();
-            let mut next = 0u32;
-            for step in steps {
-                match step {
-                    Step::Push => { let p = entries.push(next); ready.insert(p.0, next); next += 1; }
-                    Step::PassThrough => if ready.is_empty() { entries.pass_through(); },
-                    Step::Claim => {
-                        let got = claim(&mut entries);
-                        let want = ready.pop_first();
-                        prop_assert_eq!(got.map(|c| (c.position.0, c.message)), want);
-                        if let Some(c) = got { held.push((c.position, c.message)); }
-                    }
-                    Step::Settle(n, verdict) => if !held.is_empty() {
-                        let (position, message) = held.swap_remove(n % held.len());
-                        let settled = entries.settle(position, verdict).unwrap();
-                        if verdict == Verdict::Requeue && !expired.contains(&position.0) {
-                            prop_assert_eq!(settled.released, None);
-                            ready.insert(position.0, message);
-                        } else {
-                            prop_assert_eq!(settled.released, Some(message));
-                        }
-                    },
-                    Step::Expire(n) => {
-                        let position = n as u64 % (entries.end + 1);
-                        let was_ready = ready.remove(&position);
-                        prop_assert_eq!(entries.expire(Position(position)), was_ready);
-                        if held.iter().any(|(p, _)| p.0 == position) { expired.insert(position); }
-                    }
-                    Step::Drop(most) => {
-                        let mut got = Vec::new();
-                        entries.drop_ready(most, |m| got.push(m));
-                        let want: Vec<_> = (0..most).map_while(|_| ready.pop_first().map(|(_, m)| m)).collect();
-                        prop_assert_eq!(got, want);
-                    }
-                    Step::Purge => {
-                        let mut got = Vec::new();
-                        let (mut rest, total) = entries.split_ready(|m| got.push(m));
-                        while !rest.demolish(1, |m| got.push(m)) {}
-                        got.sort_unstable();
-                        let mut want: Vec<_> = std::mem::take(&mut ready).into_values().collect();
-                        want.sort_unstable();
-                        prop_assert_eq!(total as usize, want.len());
-                        prop_assert_eq!(got, want);
-                    }
-                }
-                entries.assert_consistent();
-                prop_assert_eq!(entries.ready() as usize, ready.len());
-                prop_assert_eq!(entries.unacked() as usize, held.len());
-            }
-        }
-    }
-}
+#[path = "entries_tests.rs"]
+mod tests;

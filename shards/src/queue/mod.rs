@@ -3,16 +3,18 @@
 //! The messages themselves stand in the shard's [`MessageStore`], once each, however many of the
 //! shard's queues they are in.
 
+mod settings;
 mod store;
 mod turns;
 
 use std::sync::Arc;
 
+pub use settings::{DeadLetterTo, Overflow, QueueSettings};
 pub use store::{MessageStore, Record, encode_record, record_head, record_size, view_record};
 pub use turns::Turns;
 
 use crate::DurableId;
-use crate::ledger::Entries;
+use crate::ledger::Ledger;
 use crate::topology::QueueInfo;
 
 /// A queue that this shard owns.
@@ -20,7 +22,7 @@ pub struct Queue {
     /// As declared; the same on every shard.
     pub info: Arc<QueueInfo>,
     /// Its messages.
-    pub entries: Entries,
+    pub entries: Ledger,
     /// Consumers that could take a message now.
     pub turns: Turns,
     /// All consumers, by slot in the owner's table.
@@ -35,8 +37,8 @@ pub struct Queue {
     pub dirty: bool,
     /// When it was last declared, read or consumed from; for `x-expires`.
     pub last_used_ms: u64,
-    /// `x-message-ttl`.
-    pub message_ttl_ms: Option<u64>,
-    /// `x-expires`.
-    pub expires_ms: Option<u64>,
+    /// What it is asked to do.
+    pub settings: QueueSettings,
+    /// Bytes of the bodies of ready messages; counted only for a queue that has a bound on them.
+    pub ready_bytes: u64,
 }

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::effects::LogHandle;
+use super::properties::PropertyFormat;
 use crate::message::MessageView;
 use crate::topology::Operation;
 use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, VhostId};
@@ -22,7 +23,7 @@ pub struct Address {
 }
 
 /// What a shard tells the protocol. All calls are for connections that live on the shard.
-pub trait FrontEnd {
+pub trait FrontEnd: PropertyFormat {
     /// A message for a consumer.
     fn deliver(
         &mut self,
@@ -122,6 +123,9 @@ pub enum Verdict {
     Accept,
     /// Not processed: back to its place in the queue.
     Requeue,
+    /// Not processed because the consumer failed: as `Requeue`, but it counts against the queue's delivery
+    /// limit.
+    Fail,
     /// Not processable: dropped (or dead-lettered, where that is configured).
     Reject,
 }

@@ -9,18 +9,20 @@
 mod batch;
 mod confirms;
 mod control;
+mod dead_letters;
 mod effects;
 mod front_end;
 mod home;
 mod outward;
 mod owner;
+mod properties;
 mod receive;
 mod requests;
 
 use std::sync::Arc;
 
 pub use self::batch::Batch;
-use self::batch::{ConfirmTo, PeerMessage, RecordRef};
+use self::batch::{PeerMessage, Publisher, RecordRef};
 use self::confirms::Confirms;
 use self::control::Control;
 pub use self::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
@@ -31,6 +33,7 @@ pub use self::front_end::{
 use self::home::{ChannelState, Home};
 use self::outward::Outward;
 use self::owner::Owner;
+pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns};
 use crate::ledger::Held;
 pub use crate::mesh::Lane;
 use crate::topology::{Change, RouteScratch, Topology, Writer};
@@ -128,8 +131,8 @@ impl Shard {
 
     /// Takes a message back in that was in the log when the shard starts. To be called in the order in
     /// which they were appended, before anything else happens.
-    pub fn restore(&mut self, restored: Restored<'_>) {
-        self.owner.restore(restored);
+    pub fn restore(&mut self, format: &impl PropertyFormat, restored: Restored<'_>) {
+        self.owner.restore(format, restored);
     }
 
     /// Begins a connection in a slot that the protocol chose and that is free.
@@ -216,34 +219,48 @@ impl Shard {
         targets: &[QueueId],
     ) -> Published {
         let home = self.id;
-        let confirm = match self.home.open_channel_mut(id).confirms.as_deref_mut() {
-            None => None,
+        let number = match self.home.open_channel_mut(id).confirms.as_deref_mut() {
+            None => 0,
             Some(confirms) => {
                 let number = confirms.next();
                 let owners = targets.chunk_by(|a, b| a.owner() == b.owner()).count();
                 if confirms.publish(owners) {
                     self.home.confirming.push(id);
                 }
-                Some(ConfirmTo { home, channel: id, number })
+                number
             }
         };
-        let (persistent, ttl_ms) = (publish.persistent, publish.ttl_ms);
+        let from = Some(Publisher { home, channel: id, number });
+        let record = RecordRef::View(publish.message);
+        self.dispatch(fx, record, targets, publish.persistent, publish.ttl_ms, from);
+        match targets.len() {
+            0 => Published::Unroutable,
+            count => Published::Routed(count as u32),
+        }
+    }
+
+    /// Sends a message to the owners of its queues; those of one owner stand side by side.
+    fn dispatch<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        record: RecordRef<'_>,
+        targets: &[QueueId],
+        persistent: bool,
+        ttl_ms: Option<u64>,
+        from: Option<Publisher>,
+    ) {
+        let home = self.id;
         for queues in targets.chunk_by(|a, b| a.owner() == b.owner()) {
-            let record = RecordRef::View(publish.message);
             let owner = queues[0].owner();
             if owner == home {
                 let mut out = Outward { shard: home, fx, home: &mut self.home };
-                self.owner.admit(&mut out, record, queues, persistent, ttl_ms, confirm);
+                self.owner.admit(&mut out, record, queues, persistent, ttl_ms, from);
             } else {
                 let batch = fx.outgoing(owner, Lane::Forward);
                 let payload = batch.add_record(record);
                 let queues = batch.add_queues(queues);
-                batch.push(PeerMessage::Publish { payload, queues, persistent, ttl_ms, confirm });
+                batch.push(PeerMessage::Publish { payload, queues, persistent, ttl_ms, from });
             }
-        }
-        match targets.len() {
-            0 => Published::Unroutable,
-            count => Published::Routed(count as u32),
         }
     }
 
@@ -420,7 +437,7 @@ impl Shard {
         if !std::mem::replace(returned, true) {
             let mut held = std::mem::take(&mut self.held);
             channel.unacked.take_up_to(DeliveryTag(0), |one| held.push(one));
-            self.settle_held(fx, id, &held, Verdict::Requeue);
+            self.settle_held(fx, id, &held, Verdict::Fail);
             let nothing = held.is_empty();
             held.clear();
             self.held = held;
@@ -479,6 +496,7 @@ impl Shard {
     pub fn committed<E: Effects>(&mut self, fx: &mut E, frontier: LogSequence) {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };
         self.owner.committed(&mut out, frontier);
+        self.finish_step(fx);
     }
 
     /// The topology store has everything up to this version. Only on the writer's shard.
@@ -519,11 +537,14 @@ impl Shard {
         more_due || more_rubble
     }
 
-    /// Serves the queues that this step has touched and runs the loop empty.
+    /// Serves the queues that this step has touched, sends off what they gave up, and runs the loop empty.
     fn finish_step<E: Effects>(&mut self, fx: &mut E) {
         loop {
             let mut out = Outward { shard: self.id, fx, home: &mut self.home };
             self.owner.serve_dirty(&mut out);
+            if self.publish_dead_letters(fx) {
+                continue;
+            }
             let Some(message) = self.home.loopback.pop_front() else { break };
             self.handle(fx, self.id, message);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::queue::QueueSettings;
 use crate::{Arguments, ConnectionId, DurableId, QueueId, VhostId};
 
 /// What can be asked of the topology's writer. Names are as the client sent them.
@@ -150,19 +151,15 @@ pub struct Requester {
 }
 
 impl QueueInfo {
-    /// How long a message may wait in this queue, in milliseconds (`x-message-ttl`).
-    pub fn message_ttl_ms(&self) -> Option<u64> {
-        self.milliseconds("x-message-ttl")
+    /// What its arguments ask for.
+    pub fn settings(&self) -> QueueSettings {
+        QueueSettings::from_arguments(&self.arguments)
     }
 
-    /// How long the queue may go unused before it is deleted, in milliseconds (`x-expires`).
-    pub fn expires_ms(&self) -> Option<u64> {
-        self.milliseconds("x-expires")
-    }
-
-    /// The writer has refused values that are not numbers, or are negative.
-    fn milliseconds(&self, argument: &str) -> Option<u64> {
-        self.arguments.get(argument)?.as_integer()?.try_into().ok()
+    /// How long a delivery may stay unacked, in milliseconds (`x-consumer-timeout`); 0 is for ever, none
+    /// is as configured.
+    pub fn consumer_timeout_ms(&self) -> Option<u64> {
+        self.arguments.get("x-consumer-timeout")?.as_integer()?.try_into().ok()
     }
 }
 

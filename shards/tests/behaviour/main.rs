@@ -10,5 +10,7 @@ mod world;
 mod client;
 mod confirms;
 mod credit;
+mod dead_letters;
+mod lengths;
 mod lifetimes;
 mod order;

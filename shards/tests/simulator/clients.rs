@@ -240,7 +240,7 @@ impl Clients {
         let view = MessageView {
             exchange: exchange.as_bytes(),
             routing_key: key.as_bytes(),
-            properties: &[0, 0],
+            properties: &[0, u8::from(persistent)],
             body: &body,
         };
         let publish = Publish { message: view, persistent, mandatory, ttl_ms: None, headers: &NoHeaders };
@@ -432,10 +432,10 @@ impl Clients {
     pub fn listen(&mut self, world: &mut World) {
         for (shard, event) in world.take_events() {
             match event {
-                Event::Deliver { to, consumer, tag, redelivered, body } => {
+                Event::Deliver { to, consumer, tag, redelivered, body, .. } => {
                     self.delivered(shard, to, consumer, tag, redelivered, &body);
                 }
-                Event::Got { to, tag, redelivered, body } => self.got(shard, to, tag, redelivered, &body),
+                Event::Got { to, tag, redelivered, body, .. } => self.got(shard, to, tag, redelivered, &body),
                 Event::Reply { to, reply } => self.replied(shard, to, reply),
                 Event::Confirm { to, first, last, accepted } => {
                     let channel = self.channel(address(shard, to));

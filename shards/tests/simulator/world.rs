@@ -6,19 +6,44 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, LogHandle, LogSequence, Logged,
+    PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, ShardId};
 
 /// What a shard said to a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    Deliver { to: Address, consumer: ConsumerId, tag: u64, redelivered: bool, body: Vec<u8> },
-    Got { to: Address, tag: u64, redelivered: bool, body: Vec<u8> },
-    Reply { to: Address, reply: Reply },
-    Confirm { to: Address, first: u64, last: u64, accepted: bool },
-    Cancelled { to: Address, consumer: ConsumerId },
+    Deliver {
+        to: Address,
+        consumer: ConsumerId,
+        tag: u64,
+        redelivered: bool,
+        properties: Vec<u8>,
+        body: Vec<u8>,
+    },
+    Got {
+        to: Address,
+        tag: u64,
+        redelivered: bool,
+        properties: Vec<u8>,
+        body: Vec<u8>,
+    },
+    Reply {
+        to: Address,
+        reply: Reply,
+    },
+    Confirm {
+        to: Address,
+        first: u64,
+        last: u64,
+        accepted: bool,
+    },
+    Cancelled {
+        to: Address,
+        consumer: ConsumerId,
+    },
     Blocked(bool),
 }
 
@@ -30,6 +55,8 @@ pub struct Surroundings {
     committed: LogSequence,
     /// What is in the log: the queues of each message.
     pub logged: BTreeMap<u32, Vec<DurableId>>,
+    /// What was asked of the log, in order.
+    pub log_story: Vec<String>,
     persisting: VecDeque<u64>,
 }
 
@@ -37,6 +64,30 @@ fn lane_index(lane: Lane) -> usize {
     match lane {
         Lane::Reply => 0,
         Lane::Forward => 1,
+    }
+}
+
+/// Properties of this world: a byte of priority, a byte that is 1 for a persistent message, and lines that
+/// say how it died, the latest first, and how often it came back.
+impl PropertyFormat for Surroundings {
+    fn headers(&self, _properties: &[u8]) -> Arguments {
+        Arguments::new()
+    }
+    fn priority(&self, properties: &[u8]) -> u8 {
+        properties[0]
+    }
+    fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
+        let (head, history) = message.properties.split_at(2);
+        let history = String::from_utf8_lossy(history);
+        let deaths = format!("{} {}\n{history}", death.reason.name(), death.queue);
+        let unforced = deaths.lines().take_while(|death| !death.starts_with("rejected "));
+        let circled = unforced.filter_map(|death| Some(death.split_once(' ')?.1.to_owned())).collect();
+        let properties = [head, deaths.as_bytes()].concat();
+        DeadLetterProperties { properties, persistent: head[1] == 1, circled }
+    }
+    fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
+        let note = format!("returned {} {}\n", returns.all, returns.failures);
+        [properties, note.as_bytes()].concat()
     }
 }
 
@@ -54,6 +105,7 @@ impl FrontEnd for Surroundings {
             consumer,
             tag: tag.0,
             redelivered,
+            properties: message.properties.to_vec(),
             body: message.body.to_vec(),
         });
     }
@@ -65,7 +117,8 @@ impl FrontEnd for Surroundings {
         _remaining: u64,
         message: MessageView<'_>,
     ) {
-        self.events.push(Event::Got { to, tag: tag.0, redelivered, body: message.body.to_vec() });
+        let (properties, body) = (message.properties.to_vec(), message.body.to_vec());
+        self.events.push(Event::Got { to, tag: tag.0, redelivered, properties, body });
     }
     fn reply(&mut self, to: Address, reply: Reply) {
         self.events.push(Event::Reply { to, reply });
@@ -90,6 +143,7 @@ impl Backplane for Surroundings {
         self.appended += 1;
         let handle = LogHandle(u32::try_from(self.appended).expect("a short run"));
         self.logged.insert(handle.0, queues.to_vec());
+        self.log_story.push(format!("append {}", handle.0));
         Logged { sequence: self.appended, handle }
     }
     fn claimed(&mut self, message: LogHandle, queue: DurableId) {
@@ -99,6 +153,7 @@ impl Backplane for Surroundings {
         );
     }
     fn settled(&mut self, message: LogHandle, queue: DurableId) {
+        self.log_story.push(format!("settle {}", message.0));
         let queues = self.logged.get_mut(&message.0).expect("only what is in the log is settled");
         let at = queues.iter().position(|other| *other == queue).expect("a queue settles a message once");
         queues.remove(at);
@@ -147,6 +202,7 @@ impl World {
                 appended: 0,
                 committed: 0,
                 logged: BTreeMap::new(),
+                log_story: Vec::new(),
                 persisting: VecDeque::new(),
             })
             .collect();

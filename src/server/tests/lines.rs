@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, FrontEnd, NewConnection, NewConsumer, NoHeaders, Publish, Reply, Request, Shard, Verdict,
+    Address, DeadLetterProperties, Death, FrontEnd, NewConnection, NewConsumer, NoHeaders, PropertyFormat,
+    Publish, Reply, Request, Returns, Shard, Verdict,
 };
 use lepus_shards::topology::Operation;
 use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, VhostId};
@@ -180,6 +181,26 @@ impl Protocol for Lines {
 
     fn connection_id(&self, slot: u32) -> Option<ConnectionId> {
         self.lines[slot as usize].names.map(|(connection, _)| connection)
+    }
+}
+
+/// Lines have no properties.
+impl PropertyFormat for Lines {
+    fn headers(&self, _: &[u8]) -> Arguments {
+        Arguments::new()
+    }
+
+    fn priority(&self, _: &[u8]) -> u8 {
+        0
+    }
+
+    fn dead_letter(&self, message: &MessageView<'_>, _: &Death<'_>) -> DeadLetterProperties {
+        let properties = message.properties.to_vec();
+        DeadLetterProperties { properties, persistent: false, circled: Vec::new() }
+    }
+
+    fn with_returns(&self, properties: &[u8], _: Returns) -> Vec<u8> {
+        properties.to_vec()
     }
 }
 

@@ -6,29 +6,50 @@
 //! then left lying.
 
 mod consumers;
+mod dead_letter;
+mod deadlines;
+mod overflow;
+mod queues;
 mod time;
 
-use std::collections::{BinaryHeap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use self::consumers::{Consumer, Link, Standing};
-use self::time::{Deadline, Purged, Rubble};
-use super::batch::{ConfirmTo, PeerMessage, RecordRef};
+pub(super) use self::dead_letter::DeadLetter;
+use self::dead_letter::{DeadLetters, Reason};
+use self::deadlines::{Deadlines, Due};
+use self::time::Rubble;
+use super::batch::{DEAD_LETTERS, Publisher, RecordRef};
 use super::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
 use super::front_end::{Reply, Restored, Verdict};
 use super::outward::Outward;
-use crate::ledger::{Claim, Entries, Holder, Position};
-use crate::queue::{MessageStore, Queue, Record, Turns};
-use crate::topology::QueueInfo;
-use crate::{ChannelId, ConnectionId, ConsumerId, DurableId, QueueId, Refusal, RefusalKind, ShardId};
+use super::properties::{PropertyFormat, Returns};
+use crate::ledger::{Claim, Holder, Position};
+use crate::message::MessageView;
+use crate::queue::{MessageStore, Overflow, Queue, Record, record_size};
+use crate::{ChannelId, ConnectionId, ConsumerId, DurableId, QueueId, ShardId};
 
 /// A confirm that waits for the log.
 struct Waiting {
     sequence: LogSequence,
-    to: ConfirmTo,
+    to: Publisher,
+    accepted: bool,
+}
+
+/// What has become of a message in one queue that it was published to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Entered {
+    /// Settled as it came, or given up.
+    Gone,
+    /// The queue is full and takes no more.
+    Refused,
+    /// It waits.
+    Ready,
+    /// Somebody has it.
+    Claimed,
 }
 
 /// What a delivery takes of its connection's window: its bytes, and about what frames add.
@@ -59,7 +80,8 @@ pub(super) struct Owner {
     /// Queues that may have both ready messages and consumers with credit.
     dirty: Vec<u32>,
     waiting: VecDeque<Waiting>,
-    deadlines: BinaryHeap<Deadline>,
+    deadlines: Deadlines,
+    dead_letters: DeadLetters,
     rubble: VecDeque<Rubble>,
     memory_budget_bytes: u64,
     pressed: bool,
@@ -94,7 +116,8 @@ impl Owner {
             store: MessageStore::default(),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
-            deadlines: BinaryHeap::new(),
+            deadlines: Deadlines::new(),
+            dead_letters: DeadLetters::default(),
             rubble: VecDeque::new(),
             memory_budget_bytes,
             pressed: false,
@@ -111,7 +134,7 @@ impl Owner {
 
     /// Bytes that messages take here.
     pub fn memory_bytes(&self) -> u64 {
-        self.store.bytes()
+        self.store.bytes() + self.deadlines.bytes()
     }
 
     pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
@@ -120,7 +143,7 @@ impl Owner {
 
     /// Some: the shard has just gone over its memory budget (true) or come back under it (false).
     pub fn pressure_change(&mut self) -> Option<bool> {
-        let bytes = self.store.bytes() + self.log_backlog_bytes;
+        let bytes = self.memory_bytes() + self.log_backlog_bytes;
         let pressed = match self.pressed {
             _ if self.short_of_space => true,
             false => bytes > self.memory_budget_bytes,
@@ -146,32 +169,6 @@ impl Owner {
         self.slot_of(id).and_then(|slot| self.queues[slot].as_deref_mut())
     }
 
-    /// A queue has come into being.
-    pub fn create_queue(&mut self, info: &Arc<QueueInfo>) {
-        let slot = info.id.slot() as usize;
-        if self.queues.len() <= slot {
-            self.queues.resize_with(slot + 1, || None);
-        }
-        assert!(self.queues[slot].is_none(), "a queue's slot is free when it is created");
-        let queue = Queue {
-            info: info.clone(),
-            entries: Entries::new(self.epoch),
-            turns: Turns::default(),
-            consumers: Vec::new(),
-            durable_id: info.durable_id,
-            exclusively_consumed: false,
-            dirty: false,
-            last_used_ms: self.now_ms,
-            message_ttl_ms: info.message_ttl_ms(),
-            expires_ms: info.expires_ms(),
-            lingering: Vec::new(),
-        };
-        if let Some(expires_ms) = queue.expires_ms {
-            self.deadlines.push(Deadline::queue(self.now_ms.saturating_add(expires_ms), info.id));
-        }
-        self.queues[slot] = Some(Box::new(queue));
-    }
-
     /// Takes a message in for these queues of the shard: the record is stored once at most, and not
     /// at all if everybody takes it right now and settles it as it arrives.
     pub fn admit<E: Effects>(
@@ -181,33 +178,42 @@ impl Owner {
         queues: &[QueueId],
         persistent: bool,
         ttl_ms: Option<u64>,
-        confirm: Option<ConfirmTo>,
+        from: Option<Publisher>,
     ) {
-        let mut stored = None;
+        let (mut stored, mut accepted) = (None, true);
         let (mut appended, mut claimed) =
             (std::mem::take(&mut self.appended), std::mem::take(&mut self.claimed));
         for &id in queues {
-            // The queue may have been deleted while the message was on its way.
-            let Some(slot) = self.slot_of(id) else { continue };
-            let Some(taken) = self.admit_to(out, slot, record, &mut stored, ttl_ms) else { continue };
-            if persistent && let Some(durable) = self.queue_at(slot).durable_id {
+            let Some(slot) = self.slot_of(id) else {
+                // The queue was deleted while the message was on its way. A publisher need not care; a
+                // dead letter that is kept looks for another way.
+                accepted &= from.is_none_or(|from| from.channel != DEAD_LETTERS);
+                continue;
+            };
+            let entered = self.admit_to(out, slot, record, &mut stored, ttl_ms);
+            if matches!(entered, Entered::Ready | Entered::Claimed)
+                && persistent
+                && let Some(durable) = self.queue_at(slot).durable_id
+            {
                 appended.push(durable);
-                if taken {
+                if entered == Entered::Claimed {
                     claimed.push(durable);
                 }
             }
+            accepted &= entered != Entered::Refused;
         }
+        let to = from.filter(|from| from.number > 0);
         if appended.is_empty() {
-            if let Some(to) = confirm {
-                out.confirmed(to.home, to.channel, to.number, true);
+            if let Some(to) = to {
+                out.confirmed(to.home, to.channel, to.number, accepted);
             }
         } else {
             let Logged { sequence, handle } = out.fx.append(&record.view(), ttl_ms, &appended);
             self.store.set_log_handle(stored.expect("a durable entry refers to a stored message"), handle);
             // Their deliveries are written in this step and go out after it.
             claimed.iter().for_each(|&queue| out.fx.claimed(handle, queue));
-            if let Some(to) = confirm {
-                self.waiting.push_back(Waiting { sequence, to });
+            if let Some(to) = to {
+                self.waiting.push_back(Waiting { sequence, to, accepted });
             }
         }
         appended.clear();
@@ -216,7 +222,7 @@ impl Owner {
     }
 
     /// Takes a message back in that a former process had in the log.
-    pub fn restore(&mut self, restored: Restored<'_>) {
+    pub fn restore(&mut self, format: &impl PropertyFormat, restored: Restored<'_>) {
         let message = self.store.insert(Record::from_bytes(restored.record));
         self.store.set_log_handle(message, restored.handle);
         for &(id, returns) in restored.queues {
@@ -224,20 +230,23 @@ impl Owner {
                 unreachable!("a restored message names queues of this shard")
             };
             let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-            let ttl_ms = match (restored.ttl_ms, queue.message_ttl_ms) {
-                (Some(own), Some(queue)) => Some(own.min(queue)),
-                (own, queue) => own.or(queue),
+            let priority = match queue.entries.has_levels() {
+                true => format.priority(self.store.record(message).view().properties),
+                false => 0,
             };
             self.store.add_reference(message);
-            let position = queue.entries.restore(message, returns);
-            if let Some(ttl_ms) = ttl_ms {
+            let position = queue.entries.restore(message, priority, returns);
+            if let Some(ttl_ms) = queue.settings.ttl_ms(restored.ttl_ms) {
                 let at_ms = self.now_ms.saturating_add(ttl_ms.saturating_sub(restored.age_ms));
-                self.deadlines.push(Deadline::message(at_ms, id, position));
+                self.deadlines.push(at_ms, Due::Message(id, position));
+            }
+            if queue.settings.is_bounded() {
+                self.became_ready(slot, message);
             }
         }
     }
 
-    /// Enters the message in one queue. None if it is settled already; else whether somebody has it.
+    /// Enters the message in one queue.
     fn admit_to<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -245,38 +254,49 @@ impl Owner {
         record: RecordRef<'_>,
         stored: &mut Option<u32>,
         ttl_ms: Option<u64>,
-    ) -> Option<bool> {
+    ) -> Entered {
         if self.queue_at(slot).dirty {
             // Something came back earlier in this step, and goes first.
             self.serve(out, slot);
+        }
+        if self.queue_at(slot).settings.overflow != Overflow::DropHead
+            && let Some(turned_away) = self.turned_away(slot, record)
+        {
+            return turned_away;
         }
         let taker = self.next_taker(out, slot);
         if let Some(taker) = taker
             && self.consumers[taker as usize].no_ack
         {
             self.pass_through(out, slot, taker, record);
-            return None;
+            return Entered::Gone;
         }
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-        let ttl_ms = match (ttl_ms, queue.message_ttl_ms) {
-            (Some(own), Some(queue)) => Some(own.min(queue)),
-            (own, queue) => own.or(queue),
-        };
+        let ttl_ms = queue.settings.ttl_ms(ttl_ms);
         if ttl_ms == Some(0) && taker.is_none() {
-            return None;
+            self.give_up(slot, record, Reason::Expired);
+            return Entered::Gone;
         }
         let message = *stored.get_or_insert_with(|| self.store.insert(record.to_record()));
         self.store.add_reference(message);
-        let position = queue.entries.push(message);
+        let priority = match queue.entries.has_levels() {
+            true => out.fx.priority(record.view().properties),
+            false => 0,
+        };
+        let position = queue.entries.push(message, priority);
         if let Some(ttl_ms) = ttl_ms {
             let id = queue.info.id;
-            self.deadlines.push(Deadline::message(self.now_ms.saturating_add(ttl_ms), id, position));
+            self.deadlines.push(self.now_ms.saturating_add(ttl_ms), Due::Message(id, position));
+        }
+        if queue.settings.is_bounded() {
+            self.became_ready(slot, message);
         }
         if let Some(taker) = taker {
             self.hand_over(out, slot, taker, false);
             self.after_turn(slot, taker);
+            return Entered::Claimed;
         }
-        Some(taker.is_some())
+        Entered::Ready
     }
 
     /// A message that is delivered from where it was read: no entry, no copy of its own.
@@ -291,8 +311,7 @@ impl Owner {
         queue.entries.pass_through();
         let consumer = &self.consumers[taker as usize];
         let delivery = consumer.delivery(None, false, false);
-        self.links[consumer.link as usize].used_bytes +=
-            delivery_cost(crate::queue::record_size(&record.view()));
+        self.links[consumer.link as usize].used_bytes += delivery_cost(record_size(&record.view()));
         out.deliver(&delivery, record);
         queue.turns.rotate();
     }
@@ -309,11 +328,24 @@ impl Owner {
             consumer.unacked += 1;
             note_claim(&self.store, out.fx, message, queue.durable_id);
         }
+        if queue.settings.max_length_bytes.is_some() {
+            queue.ready_bytes -= self.store.body_bytes(message);
+        }
         let record = self.store.record(message);
         let delivery = consumer.delivery(entry, redelivered, granted);
-        self.links[consumer.link as usize].used_bytes += delivery_cost(record.bytes().len());
-        out.deliver(&delivery, RecordRef::Stored(record));
-        if consumer.no_ack {
+        let no_ack = consumer.no_ack;
+        let link = &mut self.links[consumer.link as usize];
+        if redelivered && queue.settings.delivery_limit.is_some() {
+            let (all, failures) = queue.entries.returns(position);
+            let properties = out.fx.with_returns(record.view().properties, Returns { all, failures });
+            let message = MessageView { properties: &properties, ..record.view() };
+            link.used_bytes += delivery_cost(record_size(&message));
+            out.deliver(&delivery, RecordRef::View(message));
+        } else {
+            link.used_bytes += delivery_cost(record.bytes().len());
+            out.deliver(&delivery, RecordRef::Stored(record));
+        }
+        if no_ack {
             self.settle(out, id, position, Verdict::Accept);
         }
     }
@@ -342,6 +374,10 @@ impl Owner {
     }
 
     fn serve<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize) {
+        let settings = &self.queue_at(slot).settings;
+        if settings.is_bounded() && settings.overflow == Overflow::DropHead {
+            self.shorten(out, slot);
+        }
         while self.queue_at(slot).entries.ready() > 0 {
             let Some(taker) = self.next_taker(out, slot) else { break };
             self.hand_over(out, slot, taker, false);
@@ -372,10 +408,29 @@ impl Owner {
     ) {
         let Some(slot) = self.slot_of(id) else { return };
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        let (mut verdict, mut reason) = (verdict, None);
+        match verdict {
+            Verdict::Accept | Verdict::Requeue => {}
+            Verdict::Reject => reason = Some(Reason::Rejected),
+            Verdict::Fail => {
+                if let Some(most) = queue.settings.delivery_limit
+                    && u32::from(queue.entries.returns(position).1) >= most
+                {
+                    (verdict, reason) = (Verdict::Reject, Some(Reason::DeliveryLimit));
+                }
+            }
+        }
         let Some(settled) = queue.entries.settle(position, verdict) else { return };
         if let Some(message) = settled.released {
-            release(&mut self.store, out.fx, message, queue.durable_id);
+            if settled.expired {
+                reason = Some(Reason::Expired);
+            }
+            self.let_go(out, slot, message, reason);
         } else {
+            if queue.settings.max_length_bytes.is_some() {
+                let message = queue.entries.message_at(position).expect("it was just put back");
+                queue.ready_bytes += self.store.body_bytes(message);
+            }
             self.mark_dirty(slot);
         }
         if settled.holder != Holder::GET {
@@ -393,7 +448,8 @@ impl Owner {
         no_ack: bool,
     ) {
         let now_ms = self.now_ms;
-        let Some(queue) = self.queue_mut(id) else { return out.queue_gone(home, channel) };
+        let Some(slot) = self.slot_of(id) else { return out.queue_gone(home, channel) };
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         queue.last_used_ms = now_ms;
         let cursor = queue.entries.cursor();
         let claimed = queue.entries.claim(cursor, Holder::GET).expect("the cursor was read in this step");
@@ -404,83 +460,21 @@ impl Owner {
         if !no_ack {
             note_claim(&self.store, out.fx, message, durable_id);
         }
-        let record = RecordRef::Stored(self.store.record(message));
+        self.left_ready(slot, message);
+        let record = self.store.record(message);
         let entry = (!no_ack).then_some((id, position));
-        out.got(home, channel, entry, redelivered, remaining, record);
+        let queue = self.queue_at(slot);
+        if redelivered && queue.settings.delivery_limit.is_some() {
+            let (all, failures) = queue.entries.returns(position);
+            let properties = out.fx.with_returns(record.view().properties, Returns { all, failures });
+            let message = MessageView { properties: &properties, ..record.view() };
+            out.got(home, channel, entry, redelivered, remaining, RecordRef::View(message));
+        } else {
+            out.got(home, channel, entry, redelivered, remaining, RecordRef::Stored(record));
+        }
         if no_ack {
             self.settle(out, id, position, Verdict::Accept);
         }
-    }
-
-    /// Drops the ready messages; the unacked stay. They are out of the queue at once; millions are
-    /// carried off in slices, and the answer comes then.
-    pub fn purge<E: Effects>(
-        &mut self,
-        out: &mut Outward<'_, E>,
-        home: ShardId,
-        channel: ChannelId,
-        id: QueueId,
-    ) {
-        let Some(slot) = self.slot_of(id) else { return out.queue_gone(home, channel) };
-        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-        let (store, durable_id) = (&mut self.store, queue.durable_id);
-        let (rest, count) = queue.entries.split_ready(|message| release(store, out.fx, message, durable_id));
-        let answer = Some(Purged { home, channel, messages: count });
-        self.rubble.push_back(Rubble { durable_id, entries: rest, answer });
-        // Most purges are done with this.
-        self.carry_off(out);
-    }
-
-    /// Ready messages and consumers of a queue; asking counts as use.
-    pub fn status(&mut self, id: QueueId) -> Option<(u64, u64)> {
-        let now_ms = self.now_ms;
-        let queue = self.queue_mut(id)?;
-        queue.last_used_ms = now_ms;
-        Some((queue.entries.ready(), queue.consumers.len() as u64))
-    }
-
-    /// Drops a queue, if its conditions hold: at once for everybody, its memory in slices later.
-    ///
-    /// # Errors
-    /// When it is in use or not empty, as asked.
-    pub fn drop_queue<E: Effects>(
-        &mut self,
-        out: &mut Outward<'_, E>,
-        vhost: &str,
-        id: QueueId,
-        if_unused: bool,
-        if_empty: bool,
-    ) -> Result<u64, Refusal> {
-        let Some(slot) = self.slot_of(id) else { return Ok(0) };
-        let queue = self.queue_at(slot);
-        let name = &queue.info.name;
-        if if_unused && !queue.consumers.is_empty() {
-            return Err(Refusal::new(
-                RefusalKind::PreconditionFailed,
-                format!("queue '{name}' in vhost '{vhost}' in use"),
-            ));
-        }
-        if if_empty && queue.entries.ready() > 0 {
-            return Err(Refusal::new(
-                RefusalKind::PreconditionFailed,
-                format!("queue '{name}' in vhost '{vhost}' not empty"),
-            ));
-        }
-        let queue = self.queues[slot].take().expect("the slot was just looked up");
-        let messages = queue.entries.ready();
-        for slot in &queue.consumers {
-            let consumer = self.consumers.remove(*slot as usize);
-            self.by_name.remove(&(consumer.home, consumer.id));
-            self.links[consumer.link as usize].forget(*slot);
-            let (channel, consumer_id) = (consumer.channel, consumer.id);
-            out.tell(consumer.home, PeerMessage::ConsumerCancelled { channel, consumer: consumer_id });
-        }
-        // Cancelled consumers that waited for their last acks end here too.
-        for slot in &queue.lingering {
-            self.consumers.remove(*slot as usize);
-        }
-        self.rubble.push_back(Rubble { durable_id: queue.durable_id, entries: queue.entries, answer: None });
-        Ok(messages)
     }
 
     /// Everything up to this sequence is as durable as configured: confirms go out.
@@ -488,8 +482,8 @@ impl Owner {
         while let Some(waiting) = self.waiting.front()
             && waiting.sequence <= frontier
         {
-            let ConfirmTo { home, channel, number } = waiting.to;
-            out.confirmed(home, channel, number, true);
+            let Publisher { home, channel, number } = waiting.to;
+            out.confirmed(home, channel, number, waiting.accepted);
             self.waiting.pop_front();
         }
     }
@@ -499,6 +493,7 @@ impl Owner {
         let mut references = 0;
         for queue in self.queues.iter().flatten() {
             queue.entries.assert_consistent();
+            self.assert_length(queue);
             references += queue.entries.ready() + queue.entries.unacked();
             if queue.entries.ready() > 0 {
                 assert!(
@@ -508,6 +503,7 @@ impl Owner {
             }
         }
         if self.rubble.is_empty() {
+            references += self.dead_letters.len() as u64;
             assert_eq!(references, self.store.references(), "every stored message is in a queue");
         }
         self.assert_credit();
