@@ -19,7 +19,7 @@ use lepus_shards::shard::{
     PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, Refusal, ShardId};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -93,6 +93,12 @@ impl FrontEnd for Alone {
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);
     }
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.front.channel_failed(to, refusal);
+    }
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.front.publishing_held(to, held);
+    }
     fn publishing_blocked(&mut self, blocked: bool) {
         self.front.publishing_blocked(blocked);
     }
@@ -107,7 +113,13 @@ impl Broker {
     fn new() -> Broker {
         let (writer, changes) =
             Writer::restore(1, Vec::new(), "/", fastrand::Rng::with_seed(1)).expect("no rows, no fault");
-        let config = ShardConfig { id: ShardId(0), shards: 1, epoch: 1, memory_budget_bytes: u64::MAX };
+        let config = ShardConfig {
+            id: ShardId(0),
+            shards: 1,
+            epoch: 1,
+            memory_budget_bytes: u64::MAX,
+            consumer_timeout_ms: 1_800_000,
+        };
         let front = Front::new(FrontConfig {
             channel_max: 2047,
             frame_max: 131_072,

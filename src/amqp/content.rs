@@ -49,7 +49,10 @@ pub(super) fn take_whole_publish<E: HasFront>(
     };
     let peer = fx.front().peer(slot);
     let (frame_max, channel) = (peer.frame_max, peer.channel(number)?);
-    let usual = channel.state == ChannelState::Open && channel.content.is_none() && !channel.holds_back();
+    let usual = channel.state == ChannelState::Open
+        && channel.content.is_none()
+        && !channel.holds_back()
+        && !channel.publishing_held;
     if !usual
         || body.len() as u64 != header.body_size
         || body.len() + 8 > frame_max

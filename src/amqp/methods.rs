@@ -142,6 +142,10 @@ fn take_channel<E: HasFront>(
             peer.consumers.retain(|_, name| name.channel != at.number);
             let channel = open(fx, at.slot, at.number);
             channel.state = ChannelState::Closing;
+            if channel.publishing_held {
+                // Publishes that wait for room are not waited for.
+                channel.held.clear();
+            }
             let id = channel.id;
             shard.close_channel(fx, id);
             Ok(())

@@ -15,7 +15,7 @@ use lepus_shards::shard::{
     PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, Refusal, ShardId};
 
 pub use self::codec::check_codec;
 pub use self::connection::{Script, Step, check_connection, play};
@@ -89,6 +89,12 @@ impl FrontEnd for Alone {
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);
     }
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.front.channel_failed(to, refusal);
+    }
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.front.publishing_held(to, held);
+    }
     fn publishing_blocked(&mut self, blocked: bool) {
         self.front.publishing_blocked(blocked);
     }
@@ -112,7 +118,13 @@ impl Trial {
     /// With this much memory for messages, and for bodies that are not complete.
     pub fn with_budgets(memory_budget_bytes: u64, assembly_budget_bytes: u64) -> Trial {
         let (writer, changes) = Writer::restore(1, Vec::new(), "/", fastrand::Rng::with_seed(1)).unwrap();
-        let config = ShardConfig { id: ShardId(0), shards: 1, epoch: 1, memory_budget_bytes };
+        let config = ShardConfig {
+            id: ShardId(0),
+            shards: 1,
+            epoch: 1,
+            memory_budget_bytes,
+            consumer_timeout_ms: 1_800_000,
+        };
         let credentials =
             Credentials { user: "guest".into(), password: "guest".into(), loopback_users: Vec::new() };
         let front = Front::new(FrontConfig {

@@ -53,6 +53,7 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
         logs,
         epoch,
         memory_per_shard_bytes: settings.memory_per_shard_bytes,
+        consumer_timeout_ms: settings.consumer_timeout_ms,
         write_stall_timeout_ms: settings.write_stall_timeout_ms,
         shutdown: plan.shutdown,
         on_ready: plan.on_ready,

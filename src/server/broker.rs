@@ -73,6 +73,8 @@ pub struct Broker {
     pub epoch: u32,
     /// Bytes of messages on one shard from which on publishers are blocked.
     pub memory_per_shard_bytes: u64,
+    /// How long a delivery may stay unacked, where its queue does not say; 0 is for ever.
+    pub consumer_timeout_ms: u64,
     /// How long a connection may leave output unread.
     pub write_stall_timeout_ms: u64,
     /// Asks for a drain and a stop.
@@ -106,6 +108,7 @@ struct Common {
     shards: usize,
     epoch: u32,
     memory_per_shard_bytes: u64,
+    consumer_timeout_ms: u64,
     write_stall_timeout_ms: u64,
 }
 
@@ -186,6 +189,7 @@ impl Broker {
             shards,
             epoch: self.epoch,
             memory_per_shard_bytes: self.memory_per_shard_bytes,
+            consumer_timeout_ms: self.consumer_timeout_ms,
             write_stall_timeout_ms: self.write_stall_timeout_ms,
         });
         let mut first = Some(FirstSeed {
@@ -242,6 +246,7 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         shards: common.shards,
         epoch: common.epoch,
         memory_budget_bytes: common.memory_per_shard_bytes,
+        consumer_timeout_ms: common.consumer_timeout_ms,
     };
     let mut shard = Shard::new(config, &common.changes, writer);
     let log = log.map(|seed| {

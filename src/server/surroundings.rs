@@ -7,7 +7,7 @@ use lepus_shards::shard::{
     PropertyFormat, Reply, Returns,
 };
 use lepus_shards::topology::StoreWrite;
-use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, Refusal, ShardId};
 
 use super::message_log::MessageLog;
 use super::outboxes::Outboxes;
@@ -125,6 +125,14 @@ impl<P: FrontEnd> FrontEnd for Surroundings<P> {
 
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);
+    }
+
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.front.channel_failed(to, refusal);
+    }
+
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.front.publishing_held(to, held);
     }
 
     fn publishing_blocked(&mut self, blocked: bool) {

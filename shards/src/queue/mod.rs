@@ -15,6 +15,7 @@ pub use turns::Turns;
 
 use crate::DurableId;
 use crate::ledger::Ledger;
+use crate::shard::WaitingRoom;
 use crate::topology::QueueInfo;
 
 /// A queue that this shard owns.
@@ -33,6 +34,10 @@ pub struct Queue {
     pub durable_id: Option<DurableId>,
     /// One of them tolerates no other.
     pub exclusively_consumed: bool,
+    /// With a single active consumer: the one that is, or that was and still holds deliveries.
+    pub active: Option<u32>,
+    /// Messages that wait in front of it, because it is full.
+    pub room: Option<Box<WaitingRoom>>,
     /// It stands in the owner's list of queues to look at before the step ends.
     pub dirty: bool,
     /// When it was last declared, read or consumed from; for `x-expires`.

@@ -157,6 +157,11 @@ pub(crate) enum PeerMessage {
         number: u64,
         accepted: bool,
     },
+    /// The channel has, or has no longer, a message that waits for room in a queue of the sender.
+    HoldPublisher {
+        channel: ChannelId,
+        held: bool,
+    },
     ConsumerCancelled {
         channel: ChannelId,
         consumer: ConsumerId,

@@ -55,6 +55,14 @@ pub trait FrontEnd: PropertyFormat {
     /// The consumer's queue is gone; nothing more comes for it.
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId);
 
+    /// The channel has broken a rule, and not by what it just said: the protocol closes it with this, and
+    /// calls [`super::Shard::close_channel`].
+    fn channel_failed(&mut self, to: Address, refusal: Refusal);
+
+    /// A queue that the channel publishes to is full and lets nothing in for now, or has room again: as long
+    /// as it is held, the channel publishes nothing more. Everything else goes on.
+    fn publishing_held(&mut self, to: Address, held: bool);
+
     /// Publishing is blocked on this shard (memory), or free again. Whoever publishes is told and
     /// not read; see [`super::Shard::publishing_blocked`].
     fn publishing_blocked(&mut self, blocked: bool);

@@ -6,6 +6,7 @@
 //! speed or order asks for it, else through a loop that is run empty before each step ends. Shard 0
 //! also has the topology's writer.
 
+mod ages;
 mod batch;
 mod confirms;
 mod control;
@@ -33,6 +34,7 @@ pub use self::front_end::{
 use self::home::{ChannelState, Home};
 use self::outward::Outward;
 use self::owner::Owner;
+pub(crate) use self::owner::WaitingRoom;
 pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns};
 use crate::ledger::Held;
 pub use crate::mesh::Lane;
@@ -52,6 +54,8 @@ pub struct ShardConfig {
     pub epoch: u32,
     /// Bytes of messages from which on publishers are blocked.
     pub memory_budget_bytes: u64,
+    /// How long a delivery may stay unacked, in milliseconds, where a queue does not say; 0 is for ever.
+    pub consumer_timeout_ms: u64,
 }
 
 /// What a shard holds at a moment, for metrics and checks.
@@ -73,6 +77,10 @@ pub struct Shard {
     route: RouteScratch,
     targets: Vec<QueueId>,
     held: Vec<Held>,
+    now_ms: u64,
+    consumer_timeout_ms: u64,
+    /// When deliveries are looked at again.
+    next_ageing_ms: u64,
 }
 
 impl Shard {
@@ -92,6 +100,9 @@ impl Shard {
             route: RouteScratch::default(),
             targets: Vec::new(),
             held: Vec::new(),
+            now_ms: 0,
+            consumer_timeout_ms: config.consumer_timeout_ms,
+            next_ageing_ms: 0,
         };
         shard.topology.apply_all(1, changes);
         for change in changes {
@@ -116,6 +127,7 @@ impl Shard {
 
     /// Sets the time, in milliseconds since any fixed moment; it must not go back.
     pub fn set_time(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
         self.owner.set_time(now_ms);
     }
 
@@ -533,6 +545,7 @@ impl Shard {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };
         let more_due = self.owner.expire_due(&mut out);
         let more_rubble = self.owner.carry_off(&mut out);
+        self.age_deliveries(fx);
         self.finish_step(fx);
         more_due || more_rubble
     }

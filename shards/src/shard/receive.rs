@@ -74,6 +74,7 @@ impl Shard {
             PeerMessage::Confirmed { channel, number, accepted } => {
                 self.home.confirmed(channel, number, accepted)
             }
+            PeerMessage::HoldPublisher { channel, held } => self.home.hold_publisher(fx, channel, held),
             PeerMessage::ConsumerCancelled { channel, consumer } => {
                 self.home.forget_consumer(channel, consumer);
                 if let Some(channel) = self.home.channel_mut(channel)

@@ -27,8 +27,7 @@ const COMPARED: [&str; 13] = [
 
 /// Arguments that change what a queue does in a way that Lepus does not have. A queue with one of
 /// them must not be made as if they were not there.
-const NOT_IMPLEMENTED: [&str; 4] =
-    ["x-single-active-consumer", "x-consumer-timeout", "x-message-deduplication", "x-durability"];
+const NOT_IMPLEMENTED: [&str; 2] = ["x-message-deduplication", "x-durability"];
 
 /// Longest time in an argument, in milliseconds: ten years of 365 days, as in RabbitMQ.
 const TIME_MS_MAX: i64 = 10 * 365 * 24 * 60 * 60 * 1000;

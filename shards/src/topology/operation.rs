@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::queue::QueueSettings;
-use crate::{Arguments, ConnectionId, DurableId, QueueId, VhostId};
+use crate::{Arguments, ConnectionId, DurableId, QueueId, Value, VhostId};
 
 /// What can be asked of the topology's writer. Names are as the client sent them.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,6 +154,11 @@ impl QueueInfo {
     /// What its arguments ask for.
     pub fn settings(&self) -> QueueSettings {
         QueueSettings::from_arguments(&self.arguments)
+    }
+
+    /// One consumer at a time gets messages (`x-single-active-consumer`).
+    pub fn has_single_active_consumer(&self) -> bool {
+        self.arguments.get("x-single-active-consumer") == Some(&Value::Bool(true))
     }
 
     /// How long a delivery may stay unacked, in milliseconds (`x-consumer-timeout`); 0 is for ever, none

@@ -79,12 +79,7 @@ fn flag(queue: Named<'_>, argument: &str, value: &Value) -> Result<(), Refusal> 
 
 fn overflow(queue: Named<'_>, argument: &str, value: &Value) -> Result<(), Refusal> {
     match value {
-        Value::LongString(_)
-            if value.as_text() != Some("block")
-                && value.as_text().and_then(Overflow::from_name).is_some() =>
-        {
-            Ok(())
-        }
+        Value::LongString(_) if value.as_text().and_then(Overflow::from_name).is_some() => Ok(()),
         Value::LongString(_) => Err(invalid(queue, argument, "invalid_overflow")),
         _ => Err(unacceptable(queue, argument, value)),
     }

@@ -91,6 +91,7 @@ impl Bench {
             let its = match &event {
                 Event::Deliver { to, .. } | Event::Got { to, .. } | Event::Reply { to, .. } => Some(to),
                 Event::Confirm { to, .. } | Event::Cancelled { to, .. } => Some(to),
+                Event::Failed { to, .. } | Event::Held { to, .. } => Some(to),
                 Event::Blocked(_) => None,
             };
             let its = its.map_or(shard == client.shard, |to| to.connection == client.connection);
@@ -301,6 +302,22 @@ impl Bench {
     /// Consumers of the client whose queues have gone, since last asked.
     pub fn cancelled(&mut self, client: Client) -> usize {
         self.take(client, |event| matches!(event, Event::Cancelled { .. }).then_some(())).len()
+    }
+
+    /// What the client's channel was closed for, since last asked.
+    pub fn failures(&mut self, client: Client) -> Vec<String> {
+        self.take(client, |event| match event {
+            Event::Failed { refusal, .. } => Some(refusal.text.clone()),
+            _ => None,
+        })
+    }
+
+    /// Whether the client's publishes were held, since last asked.
+    pub fn holds(&mut self, client: Client) -> Vec<bool> {
+        self.take(client, |event| match event {
+            Event::Held { held, .. } => Some(*held),
+            _ => None,
+        })
     }
 
     /// What was said of blocking on the client's shard, since last asked.

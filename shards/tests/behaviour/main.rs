@@ -14,3 +14,6 @@ mod dead_letters;
 mod lengths;
 mod lifetimes;
 mod order;
+mod priorities;
+mod timeouts;
+mod waiting;

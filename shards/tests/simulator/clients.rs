@@ -448,6 +448,8 @@ impl Clients {
                     let channel = self.channel(address(shard, to));
                     channel.consumers.get_mut(&consumer).expect("a known consumer").cancelled = true;
                 }
+                Event::Failed { refusal, .. } => panic!("nobody is late here: {refusal}"),
+                Event::Held { .. } => panic!("no queue here makes publishers wait"),
                 Event::Blocked(blocked) => {
                     assert_ne!(self.blocked[shard], blocked, "told once");
                     self.blocked[shard] = blocked;

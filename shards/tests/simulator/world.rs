@@ -10,7 +10,10 @@ use lepus_shards::shard::{
     PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, Refusal, ShardId};
+
+/// Of queues that have no other.
+pub const CONSUMER_TIMEOUT_MS: u64 = 30 * 60 * 1000;
 
 /// What a shard said to a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +46,14 @@ pub enum Event {
     Cancelled {
         to: Address,
         consumer: ConsumerId,
+    },
+    Failed {
+        to: Address,
+        refusal: Refusal,
+    },
+    Held {
+        to: Address,
+        held: bool,
     },
     Blocked(bool),
 }
@@ -129,6 +140,12 @@ impl FrontEnd for Surroundings {
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.events.push(Event::Cancelled { to, consumer });
     }
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.events.push(Event::Failed { to, refusal });
+    }
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.events.push(Event::Held { to, held });
+    }
     fn publishing_blocked(&mut self, blocked: bool) {
         self.events.push(Event::Blocked(blocked));
     }
@@ -190,8 +207,13 @@ impl World {
         let mut writer = Some(writer);
         let shards = (0..count)
             .map(|index| {
-                let config =
-                    ShardConfig { id: ShardId(index as u16), shards: count, epoch: 1, memory_budget_bytes };
+                let config = ShardConfig {
+                    id: ShardId(index as u16),
+                    shards: count,
+                    epoch: 1,
+                    memory_budget_bytes,
+                    consumer_timeout_ms: CONSUMER_TIMEOUT_MS,
+                };
                 Shard::new(config, &changes, if index == 0 { writer.take() } else { None })
             })
             .collect();

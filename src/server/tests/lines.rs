@@ -13,7 +13,7 @@ use lepus_shards::shard::{
     Publish, Reply, Request, Returns, Shard, Verdict,
 };
 use lepus_shards::topology::Operation;
-use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, VhostId};
+use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, Refusal, VhostId};
 
 use crate::server::{Disposition, Protocol, Surroundings};
 
@@ -235,6 +235,10 @@ impl FrontEnd for Lines {
     fn confirm(&mut self, _: Address, _: u64, _: u64, _: bool) {}
 
     fn consumer_cancelled(&mut self, _: Address, _: ConsumerId) {}
+
+    fn channel_failed(&mut self, _: Address, _: Refusal) {}
+
+    fn publishing_held(&mut self, _: Address, _: bool) {}
 
     fn publishing_blocked(&mut self, _: bool) {}
 }

@@ -51,6 +51,7 @@ impl Running {
             logs: Vec::new(),
             epoch: 1,
             memory_per_shard_bytes: 1 << 30,
+            consumer_timeout_ms: 0,
             write_stall_timeout_ms,
             shutdown: Arc::clone(&shutdown),
             on_ready: Box::new(move || ready_in.send(()).unwrap()),

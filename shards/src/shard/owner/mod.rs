@@ -11,6 +11,7 @@ mod deadlines;
 mod overflow;
 mod queues;
 mod time;
+mod waiting_room;
 
 use std::collections::VecDeque;
 
@@ -22,6 +23,8 @@ pub(super) use self::dead_letter::DeadLetter;
 use self::dead_letter::{DeadLetters, Reason};
 use self::deadlines::{Deadlines, Due};
 use self::time::Rubble;
+use self::waiting_room::RoomConfirm;
+pub use self::waiting_room::WaitingRoom;
 use super::batch::{DEAD_LETTERS, Publisher, RecordRef};
 use super::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
 use super::front_end::{Reply, Restored, Verdict};
@@ -46,6 +49,8 @@ enum Entered {
     Gone,
     /// The queue is full and takes no more.
     Refused,
+    /// The queue is full, and the message waits in front of it.
+    Outside,
     /// It waits.
     Ready,
     /// Somebody has it.
@@ -67,6 +72,16 @@ fn note_claim(store: &MessageStore, fx: &mut impl Backplane, message: u32, queue
     }
 }
 
+/// What is known of a message when all its queues were looked at.
+struct Admitted {
+    /// Of its record, if some queue has it in the log.
+    sequence: Option<LogSequence>,
+    /// No queue has refused it.
+    accepted: bool,
+    /// It waits in front of some queue: so does its confirm, in the owner's list.
+    confirm: Option<u32>,
+}
+
 /// The queues of a shard. See the module.
 pub(super) struct Owner {
     epoch: u32,
@@ -82,6 +97,9 @@ pub(super) struct Owner {
     waiting: VecDeque<Waiting>,
     deadlines: Deadlines,
     dead_letters: DeadLetters,
+    room_confirms: Slab<RoomConfirm>,
+    /// Bytes of records that wait in front of queues.
+    outside_bytes: u64,
     rubble: VecDeque<Rubble>,
     memory_budget_bytes: u64,
     pressed: bool,
@@ -118,6 +136,8 @@ impl Owner {
             waiting: VecDeque::new(),
             deadlines: Deadlines::new(),
             dead_letters: DeadLetters::default(),
+            room_confirms: Slab::new(),
+            outside_bytes: 0,
             rubble: VecDeque::new(),
             memory_budget_bytes,
             pressed: false,
@@ -134,7 +154,7 @@ impl Owner {
 
     /// Bytes that messages take here.
     pub fn memory_bytes(&self) -> u64 {
-        self.store.bytes() + self.deadlines.bytes()
+        self.store.bytes() + self.deadlines.bytes() + self.outside_bytes
     }
 
     pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
@@ -180,7 +200,29 @@ impl Owner {
         ttl_ms: Option<u64>,
         from: Option<Publisher>,
     ) {
-        let (mut stored, mut accepted) = (None, true);
+        let Admitted { sequence, accepted, confirm } =
+            self.enter(out, record, queues, persistent, ttl_ms, from);
+        if let Some(key) = confirm {
+            return self.note_part(out, key, sequence, accepted);
+        }
+        let Some(to) = from.filter(|from| from.number > 0) else { return };
+        match sequence {
+            None => out.confirmed(to.home, to.channel, to.number, accepted),
+            Some(sequence) => self.waiting.push_back(Waiting { sequence, to, accepted }),
+        }
+    }
+
+    /// As [`Self::admit`], without the confirm.
+    fn enter<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        record: RecordRef<'_>,
+        queues: &[QueueId],
+        persistent: bool,
+        ttl_ms: Option<u64>,
+        from: Option<Publisher>,
+    ) -> Admitted {
+        let (mut stored, mut accepted, mut confirm) = (None, true, None);
         let (mut appended, mut claimed) =
             (std::mem::take(&mut self.appended), std::mem::take(&mut self.claimed));
         for &id in queues {
@@ -200,25 +242,24 @@ impl Owner {
                     claimed.push(durable);
                 }
             }
-            accepted &= entered != Entered::Refused;
-        }
-        let to = from.filter(|from| from.number > 0);
-        if appended.is_empty() {
-            if let Some(to) = to {
-                out.confirmed(to.home, to.channel, to.number, accepted);
+            match entered {
+                Entered::Refused => accepted = false,
+                Entered::Outside => self.park(out, slot, record, persistent, ttl_ms, from, &mut confirm),
+                Entered::Gone | Entered::Ready | Entered::Claimed => {}
             }
-        } else {
+        }
+        let mut logged = None;
+        if !appended.is_empty() {
             let Logged { sequence, handle } = out.fx.append(&record.view(), ttl_ms, &appended);
             self.store.set_log_handle(stored.expect("a durable entry refers to a stored message"), handle);
             // Their deliveries are written in this step and go out after it.
             claimed.iter().for_each(|&queue| out.fx.claimed(handle, queue));
-            if let Some(to) = to {
-                self.waiting.push_back(Waiting { sequence, to, accepted });
-            }
+            logged = Some(sequence);
         }
         appended.clear();
         claimed.clear();
         (self.appended, self.claimed) = (appended, claimed);
+        Admitted { sequence: logged, accepted, confirm }
     }
 
     /// Takes a message back in that a former process had in the log.
@@ -331,6 +372,10 @@ impl Owner {
         if queue.settings.max_length_bytes.is_some() {
             queue.ready_bytes -= self.store.body_bytes(message);
         }
+        if queue.room.is_some() && !queue.dirty {
+            queue.dirty = true;
+            self.dirty.push(slot as u32);
+        }
         let record = self.store.record(message);
         let delivery = consumer.delivery(entry, redelivered, granted);
         let no_ack = consumer.no_ack;
@@ -382,6 +427,9 @@ impl Owner {
             let Some(taker) = self.next_taker(out, slot) else { break };
             self.hand_over(out, slot, taker, false);
             self.after_turn(slot, taker);
+        }
+        if self.queue_at(slot).room.is_some() {
+            self.let_in(out, slot);
         }
     }
 

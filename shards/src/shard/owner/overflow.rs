@@ -20,17 +20,20 @@ impl Owner {
     /// come in.
     pub(super) fn turned_away(&mut self, slot: usize, record: RecordRef<'_>) -> Option<Entered> {
         let queue = self.queue_at(slot);
-        if !Self::would_exceed(queue, record.view().body.len() as u64) {
+        let body_bytes = record.view().body.len() as u64;
+        if queue.settings.overflow == Overflow::Block {
+            return Self::must_wait(queue, body_bytes).then_some(Entered::Outside);
+        }
+        if !Self::would_exceed(queue, body_bytes) {
             return None;
         }
         match queue.settings.overflow {
-            Overflow::DropHead => None,
+            Overflow::DropHead | Overflow::Block => None,
             Overflow::RejectPublish => Some(Entered::Refused),
             Overflow::RejectPublishDeadLetter => {
                 self.give_up(slot, record, Reason::MaxLength);
                 Some(Entered::Refused)
             }
-            Overflow::Block => None,
         }
     }
 
@@ -65,6 +68,9 @@ impl Owner {
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         if queue.settings.max_length_bytes.is_some() {
             queue.ready_bytes -= self.store.body_bytes(message);
+        }
+        if queue.room.is_some() {
+            self.mark_dirty(slot);
         }
     }
 

@@ -32,6 +32,8 @@ impl Owner {
             consumers: Vec::new(),
             durable_id: info.durable_id,
             exclusively_consumed: false,
+            active: None,
+            room: None,
             dirty: false,
             last_used_ms: self.now_ms,
             settings,
@@ -57,6 +59,7 @@ impl Owner {
         queue.ready_bytes = 0;
         let answer = Some(Purged { home, channel, messages: count });
         self.rubble.push_back(Rubble { durable_id, entries: rest, answer });
+        self.mark_dirty(slot);
         // Most purges are done with this.
         self.carry_off(out);
     }
@@ -98,6 +101,9 @@ impl Owner {
         }
         let queue = self.queues[slot].take().expect("the slot was just looked up");
         let messages = queue.entries.ready();
+        if let Some(room) = queue.room {
+            self.clear_room(out, *room);
+        }
         for slot in &queue.consumers {
             let consumer = self.consumers.remove(*slot as usize);
             self.by_name.remove(&(consumer.home, consumer.id));
