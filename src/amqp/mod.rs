@@ -13,6 +13,7 @@
 mod auth;
 mod codec;
 mod content;
+mod dead_letter;
 mod failure;
 mod front;
 mod handshake;

@@ -83,6 +83,35 @@ impl FrontEnd for Front {
         }
     }
 
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        let slot = to.connection.slot;
+        if !self.is_current(to) {
+            return;
+        }
+        let Some(channel) = self.channel(slot, to.channel) else { return };
+        if channel.state != ChannelState::Open {
+            return;
+        }
+        // An answer that is under way finds nobody waiting.
+        channel.busy = None;
+        channel.unreleased = true;
+        self.write_channel_close(slot, to.channel, &Failure::from_refusal(refusal, (0, 0)));
+        self.mark_resumable(slot);
+    }
+
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        let slot = to.connection.slot;
+        if !self.is_current(to) {
+            return;
+        }
+        if let Some(channel) = self.channel(slot, to.channel) {
+            channel.publishing_held = held;
+        }
+        if !held {
+            self.mark_resumable(slot);
+        }
+    }
+
     fn publishing_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
         let publishers = self.peers.iter().filter(|(_, peer)| peer.publishes || peer.pause.is_some());

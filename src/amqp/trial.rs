@@ -11,10 +11,11 @@ use std::sync::Arc;
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, Loaded, LogSequence, Logged, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
+    PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, Durability, DurableId, QueueId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId};
 
 pub use self::codec::check_codec;
 pub use self::connection::{Script, Step, check_connection, play};
@@ -62,6 +63,21 @@ impl Backplane for Alone {
     }
 }
 
+impl PropertyFormat for Alone {
+    fn headers(&self, properties: &[u8]) -> Arguments {
+        self.front.headers(properties)
+    }
+    fn priority(&self, properties: &[u8]) -> u8 {
+        self.front.priority(properties)
+    }
+    fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
+        self.front.dead_letter(message, death)
+    }
+    fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
+        self.front.with_returns(properties, returns)
+    }
+}
+
 impl FrontEnd for Alone {
     fn deliver(
         &mut self,
@@ -84,6 +100,12 @@ impl FrontEnd for Alone {
     }
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);
+    }
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.front.channel_failed(to, refusal);
+    }
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.front.publishing_held(to, held);
     }
     fn publishing_blocked(&mut self, blocked: bool) {
         self.front.publishing_blocked(blocked);
@@ -114,6 +136,7 @@ impl Trial {
             epoch: 1,
             memory_budget_bytes,
             durability: Durability::Fsync,
+            consumer_timeout_ms: 1_800_000,
         };
         let credentials =
             Credentials { user: "guest".into(), password: "guest".into(), loopback_users: Vec::new() };

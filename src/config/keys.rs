@@ -160,6 +160,11 @@ keys! {
     "amqp.handshake_timeout_ms" handshake_timeout_ms: u64 = 10_000,
         "an integer from 10 to 600000", if |n| (10..=600_000).contains(n);
 
+    /// How long a delivery may stay unacked before its channel is closed, in milliseconds; 0 is for ever. A
+    /// queue's `x-consumer-timeout` goes before it.
+    "amqp.consumer_timeout_ms" consumer_timeout_ms: u64 = 1_800_000,
+        "an integer from 0 to 315360000000", if |n| *n <= 315_360_000_000;
+
     /// How long a client may leave what was sent to it unread before it is cut off, in milliseconds.
     "amqp.write_stall_timeout_ms" write_stall_timeout_ms: u64 = 30_000,
         "an integer from 10 to 3600000", if |n| (10..=3_600_000).contains(n);

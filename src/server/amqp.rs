@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lepus_shards::runtime::{Placement, ShardOptions};
 use lepus_shards::shard::Shard;
@@ -49,6 +49,7 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
         logs,
         epoch,
         memory_per_shard_bytes: settings.memory_per_shard_bytes,
+        consumer_timeout_ms: settings.consumer_timeout_ms,
         write_stall_timeout_ms: settings.write_stall_timeout_ms,
         shutdown: plan.shutdown,
         on_ready: plan.on_ready,
@@ -127,6 +128,8 @@ impl Protocol for Front {
     }
 
     fn tick(shard: &mut Shard, around: &mut Surroundings<Front>, now_ms: u64) {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        around.front.set_unix_time(unix.map_or(0, |since| since.as_secs()));
         amqp::tick(shard, around, now_ms);
     }
 

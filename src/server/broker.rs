@@ -75,6 +75,8 @@ pub struct Broker {
     pub epoch: u32,
     /// Bytes of messages on one shard from which on publishers are blocked.
     pub memory_per_shard_bytes: u64,
+    /// How long a delivery may stay unacked, where its queue does not say; 0 is for ever.
+    pub consumer_timeout_ms: u64,
     /// How long a connection may leave output unread.
     pub write_stall_timeout_ms: u64,
     /// Asks for a drain and a stop.
@@ -109,6 +111,7 @@ struct Common {
     epoch: u32,
     memory_per_shard_bytes: u64,
     durability: Durability,
+    consumer_timeout_ms: u64,
     write_stall_timeout_ms: u64,
 }
 
@@ -190,6 +193,7 @@ impl Broker {
             epoch: self.epoch,
             memory_per_shard_bytes: self.memory_per_shard_bytes,
             durability: self.durability,
+            consumer_timeout_ms: self.consumer_timeout_ms,
             write_stall_timeout_ms: self.write_stall_timeout_ms,
         });
         let mut first = Some(FirstSeed {
@@ -247,12 +251,16 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         epoch: common.epoch,
         memory_budget_bytes: common.memory_per_shard_bytes,
         durability: common.durability,
+        consumer_timeout_ms: common.consumer_timeout_ms,
     };
     let mut shard = Shard::new(config, &common.changes, writer);
     let log = log.map(|seed| {
         let mut queues = recovery::durable_queues(&common.changes);
         queues.retain(|_, queue| queue.owner() == shard.id());
-        MessageLog::start(seed, own_doorbell.as_fd(), &queues, |restored| shard.restore(restored))
+        let with_records = queues.values().copied().filter(|&queue| shard.needs_records(queue)).collect();
+        MessageLog::start(seed, own_doorbell.as_fd(), &queues, &with_records, |restored| {
+            shard.restore(&front, restored);
+        })
     });
     let home = Home::new(WorkerParts {
         shard,

@@ -16,11 +16,12 @@ use lepus_shards::shard::{Loaded, LogSequence, Logged, Restored};
 use lepus_shards::{DurableId, QueueId};
 use lepus_storage::limits::{COMMIT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use lepus_storage::log::{
-    self, LogFailed, LogOptions, NOBODY, Recovered, ShardLog, UnackedIndex, UringDisk, UringOptions,
+    self, DirectoryFiles, LiveMessage, LogFailed, LogOptions, NOBODY, Recovered, SegmentFiles as _, ShardLog,
+    UnackedIndex, UringDisk, UringOptions, find_content,
 };
 use lepus_tuning::disk;
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::limits::{COMMIT_SPIN, FREE_SPACE_CHECK};
 
@@ -56,7 +57,8 @@ fn unix_ms() -> u64 {
 
 impl MessageLog {
     /// Begins the log, and gives what is in it to `restore`, in order. `queues` are the durable queues of
-    /// the shard; what is in the log for others was left by deleted ones, and is dropped.
+    /// the shard; what is in the log for others was left by deleted ones, and is dropped. Messages of
+    /// `with_records` are given with their records.
     ///
     /// # Errors
     /// When the disk cannot be used.
@@ -64,7 +66,8 @@ impl MessageLog {
         seed: LogSeed,
         doorbell: BorrowedFd<'_>,
         queues: &FxHashMap<DurableId, QueueId>,
-        mut restore: impl FnMut(&Restored),
+        with_records: &FxHashSet<QueueId>,
+        mut restore: impl FnMut(Restored),
     ) -> std::io::Result<MessageLog> {
         let LogSeed { directory, options, recovered, mut index, free_limit_bytes } = seed;
         let disk = UringDisk::open(&directory, UringOptions::default())?;
@@ -74,6 +77,7 @@ impl MessageLog {
         let (now_ms, noted) = (unix_ms(), index_by_message(&index));
         // What the log and the index agree on stays noted; the rest is of messages that are gone.
         let mut kept = FxHashSet::default();
+        let mut records = Records { directory: &directory, last: None };
         for message in recovered.messages {
             let name = (message.sequence, message.queue);
             let note = noted.get(&name);
@@ -81,13 +85,22 @@ impl MessageLog {
                 kept.insert(name);
             }
             match queues.get(&DurableId(message.queue)) {
-                Some(&queue) if note.is_none_or(|note| !note.settled) => restore(&Restored {
-                    message: message.sequence,
-                    queue,
-                    returns: note.map_or(0, |note| note.deliveries),
-                    ttl_ms: message.ttl_ms.map(|ttl_ms| ttl_ms.get()),
-                    age_ms: now_ms.saturating_sub(message.published_ms),
-                }),
+                Some(&queue) if note.is_none_or(|note| !note.settled) => {
+                    let record = with_records.contains(&queue).then(|| records.read(&message)).flatten();
+                    if record.is_none() && with_records.contains(&queue) {
+                        error!(queue = ?queue, "a message cannot be read back from the log and is lost");
+                        log.settle(message.sequence, message.queue);
+                        continue;
+                    }
+                    restore(Restored {
+                        message: message.sequence,
+                        queue,
+                        returns: note.map_or(0, |note| note.deliveries),
+                        ttl_ms: message.ttl_ms.map(|ttl_ms| ttl_ms.get()),
+                        age_ms: now_ms.saturating_sub(message.published_ms),
+                        record,
+                    });
+                }
                 _ => {
                     log.settle(message.sequence, message.queue);
                     index.settled(message.sequence, message.queue);
@@ -217,6 +230,22 @@ impl MessageLog {
             self.short_of_space = short;
         }
         self.short_of_space
+    }
+}
+
+/// Records of a log that is being opened; the segment that was read last is kept.
+struct Records<'a> {
+    directory: &'a Path,
+    last: Option<(u64, Vec<u8>)>,
+}
+
+impl Records<'_> {
+    fn read(&mut self, message: &LiveMessage) -> Option<Box<[u8]>> {
+        if self.last.as_ref().is_none_or(|(segment, _)| *segment != message.segment) {
+            let files = DirectoryFiles { directory: self.directory, summaries: false };
+            self.last = Some((message.segment, files.segment(message.segment).ok()?));
+        }
+        find_content(&self.last.as_ref()?.1, message).map(Into::into)
     }
 }
 

@@ -2,9 +2,12 @@
 //! shards, the log, the topology store. One for each shard, on its thread.
 
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{Address, Backplane, Batch, FrontEnd, Lane, Loaded, LogSequence, Logged, Reply};
+use lepus_shards::shard::{
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
+    PropertyFormat, Reply, Returns,
+};
 use lepus_shards::topology::StoreWrite;
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, QueueId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId};
 
 use super::message_log::MessageLog;
 use super::outboxes::Outboxes;
@@ -85,6 +88,24 @@ impl<P> Backplane for Surroundings<P> {
     }
 }
 
+impl<P: FrontEnd> PropertyFormat for Surroundings<P> {
+    fn headers(&self, properties: &[u8]) -> Arguments {
+        self.front.headers(properties)
+    }
+
+    fn priority(&self, properties: &[u8]) -> u8 {
+        self.front.priority(properties)
+    }
+
+    fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
+        self.front.dead_letter(message, death)
+    }
+
+    fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
+        self.front.with_returns(properties, returns)
+    }
+}
+
 impl<P: FrontEnd> FrontEnd for Surroundings<P> {
     fn deliver(
         &mut self,
@@ -118,6 +139,14 @@ impl<P: FrontEnd> FrontEnd for Surroundings<P> {
 
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);
+    }
+
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.front.channel_failed(to, refusal);
+    }
+
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.front.publishing_held(to, held);
     }
 
     fn publishing_blocked(&mut self, blocked: bool) {

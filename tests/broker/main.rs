@@ -18,3 +18,4 @@ mod idle;
 mod ledger;
 mod lifecycle;
 mod prefetch;
+mod queues;

@@ -113,21 +113,23 @@ struct Entry {
     /// Who holds it; of one that is paged out, the upper half of its name.
     high: u32,
     /// State: two bits. Whether its time to live ran out while it was unacked: one bit. How often it was
-    /// delivered and came back: the rest.
+    /// delivered and came back: 13 bits. How many of those count against a delivery limit: 16 bits.
     meta: u32,
 }
 
 const EXPIRED: u32 = 1 << 2;
 const RETURNS_SHIFT: u32 = 3;
-const RETURNS_MAX: u32 = u32::MAX >> RETURNS_SHIFT;
+const RETURNS_MAX: u32 = (1 << 13) - 1;
+const FAILURES_SHIFT: u32 = RETURNS_SHIFT + 13;
 
 impl Entry {
-    fn new(state: State, kept: Kept, returns: u32) -> Entry {
+    fn new(state: State, kept: Kept, returns: u32, failures: u16) -> Entry {
         let (low, high) = match kept {
             Kept::InMemory(message) => (message, 0),
             Kept::InLog(name) => (name as u32, (name >> 32) as u32),
         };
-        Entry { low, high, meta: state as u32 | returns.min(RETURNS_MAX) << RETURNS_SHIFT }
+        let returns = returns.min(RETURNS_MAX) << RETURNS_SHIFT;
+        Entry { low, high, meta: state as u32 | returns | u32::from(failures) << FAILURES_SHIFT }
     }
 
     fn state(&self) -> State {
@@ -148,7 +150,11 @@ impl Entry {
     }
 
     fn returns(&self) -> u32 {
-        self.meta >> RETURNS_SHIFT
+        self.meta >> RETURNS_SHIFT & RETURNS_MAX
+    }
+
+    fn failures(&self) -> u16 {
+        (self.meta >> FAILURES_SHIFT) as u16
     }
 
     fn kept(&self) -> Kept {
@@ -223,14 +229,18 @@ impl Entries {
 
     /// Enters a message behind all others.
     pub fn push(&mut self, message: u32) -> Position {
-        self.enter(Entry::new(State::Ready, Kept::InMemory(message), 0))
+        self.enter(Entry::new(State::Ready, Kept::InMemory(message), 0, 0))
     }
 
-    /// Enters a message that a former owner had, behind all others: it is in the log, and has come back
-    /// this often.
-    pub fn restore(&mut self, message: LogSequence, returns: u32) -> Position {
+    /// Enters a message that a former owner had, behind all others; it has come back this often.
+    pub fn restore(&mut self, message: u32, returns: u32) -> Position {
+        self.enter(Entry::new(State::Ready, Kept::InMemory(message), returns, 0))
+    }
+
+    /// As [`Self::restore`], of a message that is in the log only.
+    pub fn restore_paged_out(&mut self, message: LogSequence, returns: u32) -> Position {
         self.paged_out += 1;
-        self.enter(Entry::new(State::PagedOut, Kept::InLog(message), returns))
+        self.enter(Entry::new(State::PagedOut, Kept::InLog(message), returns, 0))
     }
 
     fn enter(&mut self, entry: Entry) -> Position {
@@ -262,7 +272,7 @@ impl Entries {
     pub fn page_in(&mut self, position: Position, message: u32) {
         let entry = self.entry_mut(position).expect("a paged out message has an entry");
         assert_eq!(entry.state(), State::PagedOut);
-        *entry = Entry::new(State::Ready, Kept::InMemory(message), entry.returns());
+        *entry = Entry::new(State::Ready, Kept::InMemory(message), entry.returns(), entry.failures());
         self.paged_out -= 1;
     }
 
@@ -273,7 +283,7 @@ impl Entries {
         if entry.state() != State::Ready || entry.low != message {
             return false;
         }
-        *entry = Entry::new(State::PagedOut, Kept::InLog(name), entry.returns());
+        *entry = Entry::new(State::PagedOut, Kept::InLog(name), entry.returns(), entry.failures());
         self.paged_out += 1;
         true
     }
@@ -349,9 +359,12 @@ impl Entries {
         }
         debug_assert!(before_cursor, "a claimed position lies before the cursor");
         let (holder, message) = (Holder(entry.high), entry.low);
-        let expired = entry.is_expired() && verdict == Verdict::Requeue;
-        if verdict == Verdict::Requeue && !expired {
-            *entry = Entry::new(State::Ready, Kept::InMemory(message), entry.returns().saturating_add(1));
+        let requeue = matches!(verdict, Verdict::Requeue | Verdict::Fail);
+        let expired = entry.is_expired() && requeue;
+        if requeue && !expired {
+            let failures = entry.failures().saturating_add(u16::from(verdict == Verdict::Fail));
+            let returns = entry.returns().saturating_add(1);
+            *entry = Entry::new(State::Ready, Kept::InMemory(message), returns, failures);
             self.requeued.push(Reverse(position.0));
             self.unacked -= 1;
             self.ready += 1;
@@ -366,6 +379,27 @@ impl Entries {
             self.dropped += 1
         }
         Some(Settled { holder, released: Some(message), expired })
+    }
+
+    /// How often the message at `position` has come back, and how often because its consumer failed.
+    pub fn returns(&self, position: Position) -> (u32, u16) {
+        self.entry(position).map_or((0, 0), |entry| (entry.returns(), entry.failures()))
+    }
+
+    /// Where the message at `position` is, if it is ready or unacked.
+    pub fn kept_at(&self, position: Position) -> Option<Kept> {
+        self.entry(position).filter(|entry| entry.state() != State::Settled).map(Entry::kept)
+    }
+
+    /// The message at `position` is ready or unacked.
+    pub fn is_live(&self, position: Position) -> bool {
+        self.kept_at(position).is_some()
+    }
+
+    /// Every ready message that is in memory, by a full count.
+    pub fn ready_messages(&self) -> impl Iterator<Item = u32> {
+        let entries = self.blocks.iter().flatten().flat_map(|block| block.entries.iter());
+        entries.filter(|entry| entry.state() == State::Ready).map(|entry| entry.low)
     }
 
     /// The time to live of the message at `position` has run out. Gives the message if it was ready
@@ -512,6 +546,12 @@ impl Entries {
         Some(position)
     }
 
+    fn entry(&self, position: Position) -> Option<&Entry> {
+        let index = position.block().checked_sub(self.first_block)?;
+        let block = self.blocks.get(usize::try_from(index).ok()?)?.as_ref()?;
+        Some(&block.entries[position.index()])
+    }
+
     fn entry_mut(&mut self, position: Position) -> Option<&mut Entry> {
         let index = position.block().checked_sub(self.first_block)?;
         let block = self.blocks.get_mut(usize::try_from(index).ok()?)?.as_mut()?;
@@ -564,211 +604,5 @@ impl Entries {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn claim(entries: &mut Entries) -> Option<Claim> {
-        entries.claim(entries.cursor(), Holder::GET).expect("the cursor was just read")
-    }
-
-    #[test]
-    fn a_stale_claim_is_refused_with_the_current_cursor_and_takes_nothing() {
-        let mut entries = Entries::new(3);
-        entries.push(0);
-        entries.push(1);
-        let seen = entries.cursor();
-        assert_eq!(claim(&mut entries).unwrap().message, 0);
-        let refused = entries.claim(seen, Holder::GET).unwrap_err();
-        assert_eq!(refused.current, entries.cursor());
-        assert_eq!((entries.ready(), entries.unacked()), (1, 1));
-        assert_eq!(entries.claim(refused.current, Holder::GET).unwrap().unwrap().message, 1);
-    }
-
-    #[test]
-    fn a_former_owner_is_refused_by_its_epoch() {
-        let mut entries = Entries::new(3);
-        entries.push(0);
-        let former = Cursor { epoch: 2, ..entries.cursor() };
-        assert!(entries.claim(former, Holder::GET).is_err());
-        assert_eq!(entries.ready(), 1);
-    }
-
-    #[test]
-    fn requeued_messages_come_back_at_their_own_place() {
-        let mut entries = Entries::new(0);
-        for message in 0..5 {
-            entries.push(message);
-        }
-        let claims: Vec<_> = (0..3).map(|_| claim(&mut entries).unwrap()).collect();
-        for index in [2, 0, 1] {
-            entries.settle(claims[index].position, Verdict::Requeue).unwrap();
-        }
-        let order: Vec<_> = std::iter::from_fn(|| claim(&mut entries)).collect();
-        assert_eq!(order.iter().map(|c| c.message).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-        assert_eq!(order.iter().map(|c| c.redelivered).collect::<Vec<_>>(), [true, true, true, false, false]);
-    }
-
-    #[test]
-    fn settling_twice_changes_nothing() {
-        let mut entries = Entries::new(0);
-        entries.push(7);
-        let position = claim(&mut entries).unwrap().position;
-        assert_eq!(entries.settle(position, Verdict::Accept).unwrap().released, Some(7));
-        assert_eq!(entries.settle(position, Verdict::Requeue), None);
-        assert_eq!((entries.ready(), entries.unacked()), (0, 0));
-        entries.assert_consistent();
-    }
-
-    #[test]
-    fn one_message_held_for_long_does_not_keep_the_blocks_behind_it() {
-        let mut entries = Entries::new(0);
-        entries.push(0);
-        let held = claim(&mut entries).unwrap();
-        for message in 1..100_000 {
-            entries.push(message);
-            let position = claim(&mut entries).unwrap().position;
-            entries.settle(position, Verdict::Accept).unwrap();
-        }
-        assert!(
-            entries.blocks.iter().flatten().count() <= 2,
-            "only the held block and the last one are left"
-        );
-        assert_eq!(entries.settle(held.position, Verdict::Accept).unwrap().released, Some(0));
-        assert!(entries.blocks.len() <= 1);
-    }
-
-    #[test]
-    fn a_purge_leaves_the_unacked_and_moves_the_rest_in_whole_blocks() {
-        let mut entries = Entries::new(0);
-        for message in 0..1_000 {
-            entries.push(message);
-        }
-        let held: Vec<_> = (0..10).map(|_| claim(&mut entries).unwrap()).collect();
-        entries.settle(held[3].position, Verdict::Requeue).unwrap();
-        let mut dropped = 0;
-        let (mut rest, total) = entries.split_ready(|_| dropped += 1);
-        assert_eq!(total, 991);
-        while !rest.demolish(1, |_| dropped += 1) {}
-        assert_eq!(dropped, 991);
-        assert_eq!((entries.ready(), entries.unacked()), (0, 9));
-        entries.assert_consistent();
-        entries.push(5_000);
-        assert_eq!(claim(&mut entries).unwrap().message, 5_000);
-    }
-
-    #[test]
-    fn a_message_that_expires_while_held_is_dropped_when_it_comes_back() {
-        let mut entries = Entries::new(0);
-        entries.push(1);
-        let position = claim(&mut entries).unwrap().position;
-        assert_eq!(entries.expire(position), None);
-        let settled = entries.settle(position, Verdict::Requeue).unwrap();
-        assert_eq!((settled.released, settled.expired), (Some(1), true));
-        entries.assert_consistent();
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Push,
-        PassThrough,
-        Claim,
-        Settle(usize, Verdict),
-        Expire(usize),
-        Drop(u64),
-        Purge,
-        PageOut(usize),
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let verdict = prop_oneof![Just(Verdict::Accept), Just(Verdict::Requeue), Just(Verdict::Reject)];
-        let step = prop_oneof![
-            6 => Just(Step::Push),
-            1 => Just(Step::PassThrough),
-            5 => Just(Step::Claim),
-            4 => (any::<usize>(), verdict).prop_map(|(n, v)| Step::Settle(n, v)),
-            1 => any::<usize>().prop_map(Step::Expire),
-            1 => (0u64..3).prop_map(Step::Drop),
-            1 => Just(Step::Purge),
-            2 => any::<usize>().prop_map(Step::PageOut),
-        ];
-        prop::collection::vec(step, 0..600)
-    }
-
-    proptest! {
-        /// Against a list of (position, state): the plainest ledger that could be right.
-        #[test]
-        fn behaves_like_a_plain_list(steps in steps()) {
-            let mut entries = Entries::new(0);
-            let mut ready: std::collections::BTreeMap<u64, u32> = Default::default();
-            let mut held: Vec<(Position, u32)> = Vec::new();
-            let mut expired: std::collections::BTreeSet<u64> = Default::default();
-            let mut next = 0u32;
-            // A message's name in the log is its number, far up.
-            let named = |message: u32| (7 << 40) + u64::from(message);
-            let number = |kept: Kept| match kept {
-                Kept::InMemory(message) => message,
-                Kept::InLog(name) => (name - (7 << 40)) as u32,
-            };
-            for step in steps {
-                match step {
-                    Step::Push => { let p = entries.push(next); ready.insert(p.0, next); next += 1; }
-                    Step::PassThrough => if ready.is_empty() { entries.pass_through(); },
-                    Step::PageOut(n) => {
-                        let from = n as u64 % (entries.end + 1);
-                        if let (Some((position, message)), next) = entries.next_in_memory(from, 8) {
-                            prop_assert!(position.0 >= from && next == position.0 + 1);
-                            prop_assert_eq!(ready.get(&position.0), Some(&message));
-                            prop_assert!(!entries.page_out(position, message + 1, 1), "another message");
-                            prop_assert!(entries.page_out(position, message, named(message)));
-                        }
-                    }
-                    Step::Claim => {
-                        if let Some((position, name)) = entries.next_paged_out() {
-                            entries.page_in(position, number(Kept::InLog(name)));
-                        }
-                        let got = claim(&mut entries);
-                        let want = ready.pop_first();
-                        prop_assert_eq!(got.map(|c| (c.position.0, c.message)), want);
-                        if let Some(c) = got { held.push((c.position, c.message)); }
-                    }
-                    Step::Settle(n, verdict) => if !held.is_empty() {
-                        let (position, message) = held.swap_remove(n % held.len());
-                        let settled = entries.settle(position, verdict).unwrap();
-                        if verdict == Verdict::Requeue && !expired.contains(&position.0) {
-                            prop_assert_eq!(settled.released, None);
-                            ready.insert(position.0, message);
-                        } else {
-                            prop_assert_eq!(settled.released, Some(message));
-                        }
-                    },
-                    Step::Expire(n) => {
-                        let position = n as u64 % (entries.end + 1);
-                        let was_ready = ready.remove(&position);
-                        prop_assert_eq!(entries.expire(Position(position)).map(number), was_ready);
-                        if held.iter().any(|(p, _)| p.0 == position) { expired.insert(position); }
-                    }
-                    Step::Drop(most) => {
-                        let mut got = Vec::new();
-                        entries.drop_ready(most, |kept| got.push(number(kept)));
-                        let want: Vec<_> = (0..most).map_while(|_| ready.pop_first().map(|(_, m)| m)).collect();
-                        prop_assert_eq!(got, want);
-                    }
-                    Step::Purge => {
-                        let mut got = Vec::new();
-                        let (mut rest, total) = entries.split_ready(|kept| got.push(number(kept)));
-                        while !rest.demolish(1, |kept| got.push(number(kept))) {}
-                        got.sort_unstable();
-                        let mut want: Vec<_> = std::mem::take(&mut ready).into_values().collect();
-                        want.sort_unstable();
-                        prop_assert_eq!(total as usize, want.len());
-                        prop_assert_eq!(got, want);
-                    }
-                }
-                entries.assert_consistent();
-                prop_assert_eq!(entries.ready() as usize, ready.len());
-                prop_assert_eq!(entries.unacked() as usize, held.len());
-            }
-        }
-    }
-}
+#[path = "entries_tests.rs"]
+mod tests;

@@ -226,6 +226,11 @@ impl MessageStore {
         &self.slots[message as usize].record
     }
 
+    /// Bytes of a stored message's body.
+    pub fn body_bytes(&self, message: u32) -> u64 {
+        self.record(message).view().body.len() as u64
+    }
+
     /// References of all messages together, paged out ones too, by a full count. For tests and the simulator.
     pub fn references(&self) -> u64 {
         self.slots.iter().map(|(_, stored)| u64::from(stored.references)).sum::<u64>() + self.paged_out

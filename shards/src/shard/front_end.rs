@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::effects::LogSequence;
+use super::properties::PropertyFormat;
 use crate::message::MessageView;
 use crate::topology::Operation;
 use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, Durability, QueueId, Refusal, VhostId};
@@ -22,7 +23,7 @@ pub struct Address {
 }
 
 /// What a shard tells the protocol. All calls are for connections that live on the shard.
-pub trait FrontEnd {
+pub trait FrontEnd: PropertyFormat {
     /// A message for a consumer.
     fn deliver(
         &mut self,
@@ -54,6 +55,14 @@ pub trait FrontEnd {
     /// The consumer's queue is gone; nothing more comes for it.
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId);
 
+    /// The channel has broken a rule, and not by what it just said: the protocol closes it with this, and
+    /// calls [`super::Shard::close_channel`].
+    fn channel_failed(&mut self, to: Address, refusal: Refusal);
+
+    /// A queue that the channel publishes to is full and lets nothing in for now, or has room again: as long
+    /// as it is held, the channel publishes nothing more. Everything else goes on.
+    fn publishing_held(&mut self, to: Address, held: bool);
+
     /// Publishing is blocked on this shard (memory), or free again. Whoever publishes is told and
     /// not read; see [`super::Shard::publishing_blocked`].
     fn publishing_blocked(&mut self, blocked: bool);
@@ -75,7 +84,7 @@ pub struct Publish<'a> {
 }
 
 /// A message of a queue that was in the log when the shard started.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Restored {
     /// Its name there.
     pub message: LogSequence,
@@ -87,6 +96,8 @@ pub struct Restored {
     pub ttl_ms: Option<u64>,
     /// How long ago it was published, in milliseconds.
     pub age_ms: u64,
+    /// Its record, where [`super::Shard::needs_records`] says so.
+    pub record: Option<Box<[u8]>>,
 }
 
 /// Reads a message's headers, on demand.
@@ -122,6 +133,9 @@ pub enum Verdict {
     Accept,
     /// Not processed: back to its place in the queue.
     Requeue,
+    /// Not processed because the consumer failed: as `Requeue`, but it counts against the queue's delivery
+    /// limit.
+    Fail,
     /// Not processable: dropped (or dead-lettered, where that is configured).
     Reject,
 }

@@ -6,21 +6,24 @@
 //! speed or order asks for it, else through a loop that is run empty before each step ends. Shard 0
 //! also has the topology's writer.
 
+mod ages;
 mod batch;
 mod confirms;
 mod control;
+mod dead_letters;
 mod effects;
 mod front_end;
 mod home;
 mod outward;
 mod owner;
+mod properties;
 mod receive;
 mod requests;
 
 use std::sync::Arc;
 
 pub use self::batch::Batch;
-use self::batch::{ConfirmTo, PeerMessage, RecordRef};
+use self::batch::{PeerMessage, Publisher, RecordRef};
 use self::confirms::Confirms;
 use self::control::Control;
 pub use self::effects::{Backplane, Effects, Loaded, LogSequence, Logged};
@@ -31,6 +34,8 @@ pub use self::front_end::{
 use self::home::{ChannelState, Home};
 use self::outward::Outward;
 use self::owner::Owner;
+pub(crate) use self::owner::WaitingRoom;
+pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns};
 use crate::ledger::Held;
 pub use crate::mesh::Lane;
 use crate::topology::{Change, RouteScratch, Topology, Writer};
@@ -53,6 +58,8 @@ pub struct ShardConfig {
     pub memory_budget_bytes: u64,
     /// Of durable queues that do not say otherwise.
     pub durability: Durability,
+    /// How long a delivery may stay unacked, in milliseconds, where a queue does not say; 0 is for ever.
+    pub consumer_timeout_ms: u64,
 }
 
 /// What a shard holds at a moment, for metrics and checks.
@@ -75,6 +82,10 @@ pub struct Shard {
     targets: Vec<QueueId>,
     held: Vec<Held>,
     more_to_page: bool,
+    now_ms: u64,
+    consumer_timeout_ms: u64,
+    /// When deliveries are looked at again.
+    next_ageing_ms: u64,
 }
 
 impl Shard {
@@ -95,6 +106,9 @@ impl Shard {
             targets: Vec::new(),
             held: Vec::new(),
             more_to_page: false,
+            now_ms: 0,
+            consumer_timeout_ms: config.consumer_timeout_ms,
+            next_ageing_ms: 0,
         };
         shard.topology.apply_all(1, changes);
         for change in changes {
@@ -119,6 +133,7 @@ impl Shard {
 
     /// Sets the time, in milliseconds since any fixed moment; it must not go back.
     pub fn set_time(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
         self.owner.set_time(now_ms);
     }
 
@@ -134,8 +149,13 @@ impl Shard {
 
     /// Takes a message of a queue back in that was in the log when the shard starts. To be called in the order in
     /// which they were appended, before anything else happens.
-    pub fn restore(&mut self, restored: &Restored) {
-        self.owner.restore(restored);
+    pub fn restore(&mut self, format: &impl PropertyFormat, restored: Restored) {
+        self.owner.restore(format, restored);
+    }
+
+    /// Messages of this queue are to be restored with their records.
+    pub fn needs_records(&self, queue: QueueId) -> bool {
+        self.owner.queue(queue).is_some_and(|queue| !queue.is_pageable())
     }
 
     /// Begins a connection in a slot that the protocol chose and that is free.
@@ -222,34 +242,49 @@ impl Shard {
         targets: &[QueueId],
     ) -> Published {
         let home = self.id;
-        let confirm = match self.home.open_channel_mut(id).confirms.as_deref_mut() {
-            None => None,
+        let number = match self.home.open_channel_mut(id).confirms.as_deref_mut() {
+            None => 0,
             Some(confirms) => {
                 let number = confirms.next();
                 let owners = targets.chunk_by(|a, b| a.owner() == b.owner()).count();
                 if confirms.publish(owners) {
                     self.home.confirming.push(id);
                 }
-                Some(ConfirmTo { home, channel: id, number })
+                number
             }
         };
-        let (durability, ttl_ms) = (publish.durability, publish.ttl_ms);
+        let from = Publisher { home, channel: id, number };
+        let record = RecordRef::View(publish.message);
+        self.dispatch(fx, record, targets, publish.durability, publish.ttl_ms, Some(&from));
+        match targets.len() {
+            0 => Published::Unroutable,
+            count => Published::Routed(count as u32),
+        }
+    }
+
+    /// Sends a message to the owners of its queues; those of one owner stand side by side.
+    fn dispatch<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        record: RecordRef<'_>,
+        targets: &[QueueId],
+        durability: Durability,
+        ttl_ms: Option<u64>,
+        from: Option<&Publisher>,
+    ) {
+        let home = self.id;
         for queues in targets.chunk_by(|a, b| a.owner() == b.owner()) {
-            let record = RecordRef::View(publish.message);
             let owner = queues[0].owner();
             if owner == home {
                 let mut out = Outward { shard: home, fx, home: &mut self.home };
-                self.owner.admit(&mut out, record, queues, durability, ttl_ms, confirm);
+                self.owner.admit(&mut out, record, queues, durability, ttl_ms, from);
             } else {
                 let batch = fx.outgoing(owner, Lane::Forward);
                 let payload = batch.add_record(record);
                 let queues = batch.add_queues(queues);
-                batch.push(PeerMessage::Publish { payload, queues, durability, ttl_ms, confirm });
+                let from = from.copied();
+                batch.push(PeerMessage::Publish { payload, queues, durability, ttl_ms, from });
             }
-        }
-        match targets.len() {
-            0 => Published::Unroutable,
-            count => Published::Routed(count as u32),
         }
     }
 
@@ -426,7 +461,7 @@ impl Shard {
         if !std::mem::replace(returned, true) {
             let mut held = std::mem::take(&mut self.held);
             channel.unacked.take_up_to(DeliveryTag(0), |one| held.push(one));
-            self.settle_held(fx, id, &held, Verdict::Requeue);
+            self.settle_held(fx, id, &held, Verdict::Fail);
             let nothing = held.is_empty();
             held.clear();
             self.held = held;
@@ -485,6 +520,7 @@ impl Shard {
     pub fn committed<E: Effects>(&mut self, fx: &mut E, frontier: LogSequence) {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };
         self.owner.committed(&mut out, frontier);
+        self.finish_step(fx);
     }
 
     /// These queues asked for messages that can be loaded now.
@@ -537,15 +573,19 @@ impl Shard {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };
         let more_due = self.owner.expire_due(&mut out);
         let more_rubble = self.owner.carry_off(&mut out);
+        self.age_deliveries(fx);
         self.finish_step(fx);
         more_due || more_rubble
     }
 
-    /// Serves the queues that this step has touched and runs the loop empty.
+    /// Serves the queues that this step has touched, sends off what they gave up, and runs the loop empty.
     fn finish_step<E: Effects>(&mut self, fx: &mut E) {
         loop {
             let mut out = Outward { shard: self.id, fx, home: &mut self.home };
             self.owner.serve_dirty(&mut out);
+            if self.publish_dead_letters(fx) {
+                continue;
+            }
             let Some(message) = self.home.loopback.pop_front() else { break };
             self.handle(fx, self.id, message);
         }

@@ -9,7 +9,7 @@ use super::{ExchangeInfo, ExchangeKind, QueueInfo};
 use crate::{Arguments, Durability, Refusal, RefusalKind, Value};
 
 /// Arguments of queues that are compared when one is declared again, in the order of comparison.
-const COMPARED: [&str; 11] = [
+const COMPARED: [&str; 14] = [
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
@@ -21,23 +21,14 @@ const COMPARED: [&str; 11] = [
     "x-queue-mode",
     "x-single-active-consumer",
     "x-durability",
+    "x-dead-letter-strategy",
+    "x-delivery-limit",
+    "x-consumer-timeout",
 ];
 
 /// Arguments that change what a queue does in a way that Lepus does not have. A queue with one of
 /// them must not be made as if they were not there.
-const NOT_IMPLEMENTED: [&str; 11] = [
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-overflow",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-max-priority",
-    "x-single-active-consumer",
-    "x-delivery-limit",
-    "x-consumer-timeout",
-    "x-message-deduplication",
-];
+const NOT_IMPLEMENTED: [&str; 1] = ["x-message-deduplication"];
 
 /// Longest time in an argument, in milliseconds: ten years of 365 days, as in RabbitMQ.
 const TIME_MS_MAX: i64 = 10 * 365 * 24 * 60 * 60 * 1000;
@@ -189,6 +180,7 @@ pub(super) fn queue_arguments(queue: Named<'_>, arguments: &Arguments) -> Result
     {
         return Err(invalid(queue, "x-durability", "expected fsync, os or memory"));
     }
+    super::queue_arguments::check(queue, arguments)?;
     // `false` asks for nothing.
     let asked =
         |argument: &&&str| arguments.get(**argument).is_some_and(|value| *value != Value::Bool(false));
@@ -250,7 +242,7 @@ fn time(queue: Named<'_>, argument: &str, value: &Value) -> Result<i64, Refusal>
     }
 }
 
-fn non_negative(queue: Named<'_>, argument: &str, value: &Value) -> Result<i64, Refusal> {
+pub(super) fn non_negative(queue: Named<'_>, argument: &str, value: &Value) -> Result<i64, Refusal> {
     match value.as_integer() {
         None => Err(invalid(queue, argument, &format!("\"expected integer, got {}\"", type_name(value)))),
         Some(number) if number < 0 => Err(invalid(queue, argument, &format!("{{value_negative,{number}}}"))),
@@ -258,7 +250,7 @@ fn non_negative(queue: Named<'_>, argument: &str, value: &Value) -> Result<i64, 
     }
 }
 
-fn invalid(queue: Named<'_>, argument: &str, reason: &str) -> Refusal {
+pub(super) fn invalid(queue: Named<'_>, argument: &str, reason: &str) -> Refusal {
     precondition(format!("invalid arg '{argument}' for {queue}: {reason}"))
 }
 
@@ -335,7 +327,7 @@ fn plain(value: &Value) -> String {
 }
 
 /// RabbitMQ's names of the field types.
-fn type_name(value: &Value) -> &'static str {
+pub(super) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Void => "void",
         Value::Bool(_) => "bool",

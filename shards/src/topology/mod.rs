@@ -13,6 +13,7 @@ mod checks;
 mod headers_match;
 mod operation;
 mod placement;
+mod queue_arguments;
 mod replica;
 mod restore;
 mod routing;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Arguments, ConnectionId, Durability, DurableId, QueueId, VhostId};
+use crate::queue::QueueSettings;
+use crate::{Arguments, ConnectionId, Durability, DurableId, QueueId, Value, VhostId};
 
 /// What can be asked of the topology's writer. Names are as the client sent them.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,14 +151,14 @@ pub struct Requester {
 }
 
 impl QueueInfo {
-    /// How long a message may wait in this queue, in milliseconds (`x-message-ttl`).
-    pub fn message_ttl_ms(&self) -> Option<u64> {
-        self.milliseconds("x-message-ttl")
+    /// What its arguments ask for.
+    pub fn settings(&self) -> QueueSettings {
+        QueueSettings::from_arguments(&self.arguments)
     }
 
-    /// How long the queue may go unused before it is deleted, in milliseconds (`x-expires`).
-    pub fn expires_ms(&self) -> Option<u64> {
-        self.milliseconds("x-expires")
+    /// One consumer at a time gets messages (`x-single-active-consumer`).
+    pub fn has_single_active_consumer(&self) -> bool {
+        self.arguments.get("x-single-active-consumer") == Some(&Value::Bool(true))
     }
 
     /// What its persistent messages are to outlive, if it says so (`x-durability`).
@@ -165,9 +166,10 @@ impl QueueInfo {
         Durability::from_name(self.arguments.get("x-durability")?.as_text()?)
     }
 
-    /// The writer has refused values that are not numbers, or are negative.
-    fn milliseconds(&self, argument: &str) -> Option<u64> {
-        self.arguments.get(argument)?.as_integer()?.try_into().ok()
+    /// How long a delivery may stay unacked, in milliseconds (`x-consumer-timeout`); 0 is for ever, none
+    /// is as configured.
+    pub fn consumer_timeout_ms(&self) -> Option<u64> {
+        self.arguments.get("x-consumer-timeout")?.as_integer()?.try_into().ok()
     }
 }
 

@@ -99,7 +99,32 @@ impl Topology {
                 ),
             ));
         }
-        let key = Key { routing_key, headers };
+        Ok(self.route_from(vhost, first, Key { routing_key, headers }, scratch))
+    }
+
+    /// As [`Self::route`], for what the broker itself publishes: internal exchanges take it too, and one
+    /// that does not exist leads nowhere.
+    pub fn route_inside(
+        &self,
+        vhost: VhostId,
+        exchange: &str,
+        routing_key: &[u8],
+        headers: &dyn HeaderSource,
+        scratch: &mut RouteScratch,
+    ) {
+        scratch.begin();
+        if let Some(first) = self.exchange_index(vhost, exchange) {
+            self.route_from(vhost, first, Key { routing_key, headers }, scratch);
+        }
+    }
+
+    fn route_from(
+        &self,
+        vhost: VhostId,
+        first: ExchangeIndex,
+        key: Key<'_>,
+        scratch: &mut RouteScratch,
+    ) -> Cacheable {
         let mut cacheable = true;
         scratch.meet(first);
         let mut asked = 0;
@@ -111,7 +136,7 @@ impl Topology {
             scratch.queues.sort_unstable();
             scratch.queues.dedup();
         }
-        Ok(Cacheable(cacheable))
+        Cacheable(cacheable)
     }
 
     /// Adds one exchange's destinations; false if they depend on the headers.

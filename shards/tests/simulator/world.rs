@@ -7,19 +7,55 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use lepus_shards::message::MessageView;
 use lepus_shards::queue::encode_record;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, Loaded, LogSequence, Logged, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
+    PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, Durability, DurableId, QueueId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId};
+
+/// Of queues that have no other.
+pub const CONSUMER_TIMEOUT_MS: u64 = 30 * 60 * 1000;
 
 /// What a shard said to a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    Deliver { to: Address, consumer: ConsumerId, tag: u64, redelivered: bool, body: Vec<u8> },
-    Got { to: Address, tag: u64, redelivered: bool, body: Vec<u8> },
-    Reply { to: Address, reply: Reply },
-    Confirm { to: Address, first: u64, last: u64, accepted: bool },
-    Cancelled { to: Address, consumer: ConsumerId },
+    Deliver {
+        to: Address,
+        consumer: ConsumerId,
+        tag: u64,
+        redelivered: bool,
+        properties: Vec<u8>,
+        body: Vec<u8>,
+    },
+    Got {
+        to: Address,
+        tag: u64,
+        redelivered: bool,
+        properties: Vec<u8>,
+        body: Vec<u8>,
+    },
+    Reply {
+        to: Address,
+        reply: Reply,
+    },
+    Confirm {
+        to: Address,
+        first: u64,
+        last: u64,
+        accepted: bool,
+    },
+    Cancelled {
+        to: Address,
+        consumer: ConsumerId,
+    },
+    Failed {
+        to: Address,
+        refusal: Refusal,
+    },
+    Held {
+        to: Address,
+        held: bool,
+    },
     Blocked(bool),
 }
 
@@ -31,6 +67,8 @@ pub struct Surroundings {
     committed: LogSequence,
     /// What is in the log: the queues of each message; none of one that was spilled.
     pub logged: BTreeMap<LogSequence, (Vec<DurableId>, Vec<u8>)>,
+    /// What was asked of the log, in order.
+    pub log_story: Vec<String>,
     /// Queues that wait for something to be read.
     reading: VecDeque<QueueId>,
     /// What has been read; it is given once.
@@ -51,6 +89,30 @@ fn lane_index(lane: Lane) -> usize {
     }
 }
 
+/// Properties of this world: a byte of priority, a byte that is 1 for a persistent message, and lines that
+/// say how it died, the latest first, and how often it came back.
+impl PropertyFormat for Surroundings {
+    fn headers(&self, _properties: &[u8]) -> Arguments {
+        Arguments::new()
+    }
+    fn priority(&self, properties: &[u8]) -> u8 {
+        properties[0]
+    }
+    fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
+        let (head, history) = message.properties.split_at(2);
+        let history = String::from_utf8_lossy(history);
+        let deaths = format!("{} {}\n{history}", death.reason.name(), death.queue);
+        let unforced = deaths.lines().take_while(|death| !death.starts_with("rejected "));
+        let circled = unforced.filter_map(|death| Some(death.split_once(' ')?.1.to_owned())).collect();
+        let properties = [head, deaths.as_bytes()].concat();
+        DeadLetterProperties { properties, persistent: head[1] == 1, circled }
+    }
+    fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
+        let note = format!("returned {} {}\n", returns.all, returns.failures);
+        [properties, note.as_bytes()].concat()
+    }
+}
+
 impl FrontEnd for Surroundings {
     fn deliver(
         &mut self,
@@ -65,6 +127,7 @@ impl FrontEnd for Surroundings {
             consumer,
             tag: tag.0,
             redelivered,
+            properties: message.properties.to_vec(),
             body: message.body.to_vec(),
         });
     }
@@ -76,7 +139,8 @@ impl FrontEnd for Surroundings {
         _remaining: u64,
         message: MessageView<'_>,
     ) {
-        self.events.push(Event::Got { to, tag: tag.0, redelivered, body: message.body.to_vec() });
+        let (properties, body) = (message.properties.to_vec(), message.body.to_vec());
+        self.events.push(Event::Got { to, tag: tag.0, redelivered, properties, body });
     }
     fn reply(&mut self, to: Address, reply: Reply) {
         self.events.push(Event::Reply { to, reply });
@@ -86,6 +150,12 @@ impl FrontEnd for Surroundings {
     }
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.events.push(Event::Cancelled { to, consumer });
+    }
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.events.push(Event::Failed { to, refusal });
+    }
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.events.push(Event::Held { to, held });
     }
     fn publishing_blocked(&mut self, blocked: bool) {
         self.events.push(Event::Blocked(blocked));
@@ -104,7 +174,9 @@ impl Backplane for Surroundings {
         queues: &[DurableId],
     ) -> Logged {
         assert!(!queues.is_empty(), "what is appended is in some queue");
-        Logged { sequence: self.enter(message, queues.to_vec()), in_log: true }
+        let sequence = self.enter(message, queues.to_vec());
+        self.log_story.push(format!("append {sequence}"));
+        Logged { sequence, in_log: true }
     }
     fn claimed(&mut self, message: LogSequence, queue: DurableId) {
         let (queues, _) = &self.logged[&message];
@@ -114,6 +186,7 @@ impl Backplane for Surroundings {
         );
     }
     fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
+        self.log_story.push(format!("settle {message}"));
         let (queues, _) = self.logged.get_mut(&message).expect("only what is in the log is settled");
         if !queues.is_empty() {
             let queue = queue.expect("what was not spilled is settled in a durable queue");
@@ -191,6 +264,7 @@ impl World {
                     epoch: 1,
                     memory_budget_bytes,
                     durability: Durability::Fsync,
+                    consumer_timeout_ms: CONSUMER_TIMEOUT_MS,
                 };
                 Shard::new(config, &changes, if index == 0 { writer.take() } else { None })
             })
@@ -207,6 +281,7 @@ impl World {
                 loaded: 0,
                 spills: true,
                 loses_every: None,
+                log_story: Vec::new(),
                 persisting: VecDeque::new(),
             })
             .collect();

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{
-    Address, FrontEnd, NewConnection, NewConsumer, NoHeaders, Publish, Reply, Request, Shard, Verdict,
+    Address, DeadLetterProperties, Death, FrontEnd, NewConnection, NewConsumer, NoHeaders, PropertyFormat,
+    Publish, Reply, Request, Returns, Shard, Verdict,
 };
 use lepus_shards::topology::Operation;
-use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, VhostId};
+use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, Refusal, VhostId};
 
 use crate::server::{Disposition, Protocol, Surroundings};
 
@@ -188,6 +189,26 @@ impl Protocol for Lines {
     }
 }
 
+/// Lines have no properties.
+impl PropertyFormat for Lines {
+    fn headers(&self, _: &[u8]) -> Arguments {
+        Arguments::new()
+    }
+
+    fn priority(&self, _: &[u8]) -> u8 {
+        0
+    }
+
+    fn dead_letter(&self, message: &MessageView<'_>, _: &Death<'_>) -> DeadLetterProperties {
+        let properties = message.properties.to_vec();
+        DeadLetterProperties { properties, persistent: false, circled: Vec::new() }
+    }
+
+    fn with_returns(&self, properties: &[u8], _: Returns) -> Vec<u8> {
+        properties.to_vec()
+    }
+}
+
 impl FrontEnd for Lines {
     fn deliver(
         &mut self,
@@ -219,6 +240,10 @@ impl FrontEnd for Lines {
     fn confirm(&mut self, _: Address, _: u64, _: u64, _: bool) {}
 
     fn consumer_cancelled(&mut self, _: Address, _: ConsumerId) {}
+
+    fn channel_failed(&mut self, _: Address, _: Refusal) {}
+
+    fn publishing_held(&mut self, _: Address, _: bool) {}
 
     fn publishing_blocked(&mut self, _: bool) {}
 }

@@ -52,6 +52,7 @@ impl Running {
             epoch: 1,
             durability: lepus_shards::Durability::Fsync,
             memory_per_shard_bytes: 1 << 30,
+            consumer_timeout_ms: 0,
             write_stall_timeout_ms,
             shutdown: Arc::clone(&shutdown),
             on_ready: Box::new(move || ready_in.send(()).unwrap()),

@@ -115,8 +115,9 @@ pub trait Disk {
     /// Reads whole blocks of a segment, in the background; fewer, if its file ends before.
     fn read(&mut self, segment: u64, offset: u64, bytes: usize);
 
-    /// Writes beside a segment what is in it. Nobody waits for it, and a power loss may tear it: it is
-    /// checked when it is read. It goes with the segment.
+    /// Brings what was written to a segment to stable storage, and then writes beside it what is in it.
+    /// Nobody waits for it, and a power loss may tear it: it is checked when it is read. It goes with the
+    /// segment.
     fn summarize(&mut self, segment: u64, summary: Vec<u8>);
 
     /// The next thing that is done, if something is. Does not wait.

@@ -200,7 +200,11 @@ impl Disk for SimulatedDisk {
     }
 
     fn summarize(&mut self, segment: u64, summary: Vec<u8>) {
-        self.0.borrow_mut().summaries.insert(segment, summary);
+        let mut world = self.0.borrow_mut();
+        if !world.faults.lies {
+            world.unsynced.retain(|(other, ..)| *other != segment);
+        }
+        world.summaries.insert(segment, summary);
     }
 
     fn poll(&mut self) -> Option<Completion> {

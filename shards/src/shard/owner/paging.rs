@@ -7,9 +7,12 @@
 //! A paged-out message comes back one at a time, when it is next and somebody can take it; the log reads
 //! ahead. While it is being read, the queue waits and all others go on.
 
+use super::deadlines::Due;
 use super::{Owner, released};
-use crate::ledger::Position;
-use crate::limits::{PAGED_OUT_PER_TURN, PAGING_QUEUES_PER_TURN, POSITIONS_KEPT_AHEAD};
+use crate::ledger::{Kept, Ledger, Position};
+use crate::limits::{
+    EXPIRED_LOAD_RETRY_MS, PAGED_OUT_PER_TURN, PAGING_QUEUES_PER_TURN, POSITIONS_KEPT_AHEAD,
+};
 use crate::queue::Record;
 use crate::shard::effects::{Effects, Loaded, LogSequence};
 use crate::shard::outward::Outward;
@@ -50,11 +53,12 @@ impl Owner {
 
     fn page_out_queue<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize, left: &mut u64) {
         let Some(queue) = self.queues[slot].as_deref() else { return };
-        if queue.entries.ready() == queue.entries.paged_out() {
+        let Ledger::Plain(entries) = &queue.entries else { return };
+        if entries.ready() == entries.paged_out() || !queue.is_pageable() {
             return;
         }
         // What is next stays as long as there is room for it: it would come back at once.
-        let cursor = queue.entries.cursor_position();
+        let cursor = entries.cursor_position();
         let ahead = cursor.saturating_add(POSITIONS_KEPT_AHEAD);
         let paged_to = queue.paged_to;
         let mut at = paged_to.max(ahead);
@@ -67,8 +71,8 @@ impl Owner {
             }
         }
         while *left > 0 {
-            let end = self.queue_at(slot).entries.published();
-            if at >= end {
+            let Ledger::Plain(entries) = &self.queue_at(slot).entries else { return };
+            if at >= entries.published() {
                 break;
             }
             let Some(next) = self.page_out_next(out, slot, at, 64) else { break };
@@ -76,7 +80,8 @@ impl Owner {
             *left -= 1;
         }
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked at");
-        queue.paged_to = at.min(queue.entries.published());
+        let Ledger::Plain(entries) = &queue.entries else { return };
+        queue.paged_to = at.min(entries.published());
     }
 
     /// Pages out the first message at or behind `from` that is in memory, within `most` positions. Gives
@@ -89,7 +94,8 @@ impl Owner {
         most: u64,
     ) -> Option<u64> {
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked at");
-        let (found, next) = queue.entries.next_in_memory(from, most);
+        let Ledger::Plain(entries) = &mut queue.entries else { return None };
+        let (found, next) = entries.next_in_memory(from, most);
         let Some((position, message)) = found else { return Some(next) };
         let (id, is_durable) = (queue.info.id, queue.durable_id.is_some());
         let in_log = self.store.in_log(message);
@@ -104,7 +110,7 @@ impl Owner {
         if in_log.name > self.committed {
             return None;
         }
-        let gone = queue.entries.page_out(position, message, in_log.name);
+        let gone = entries.page_out(position, message, in_log.name);
         assert!(gone, "it was found ready and in memory");
         self.store.page_out(message);
         Some(next)
@@ -116,9 +122,9 @@ impl Owner {
             && first.name <= self.committed
         {
             let Spilling { queue, position, message, name } = self.spilling.pop_front().expect("looked at");
-            let gone = match self.queue_mut(queue) {
-                Some(queue) => queue.entries.page_out(position, message, name),
-                None => false,
+            let gone = match self.queue_mut(queue).map(|queue| &mut queue.entries) {
+                Some(Ledger::Plain(entries)) => entries.page_out(position, message, name),
+                _ => false,
             };
             if gone {
                 // The log has it for this queue, whatever it had of it for others.
@@ -134,9 +140,11 @@ impl Owner {
     pub(super) fn next_is_in_memory<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize) -> bool {
         loop {
             let queue = self.queues[slot].as_deref_mut().expect("a served queue exists");
-            let Some((position, name)) = queue.entries.next_paged_out() else {
-                return queue.entries.ready() > 0;
+            let next = match &mut queue.entries {
+                Ledger::Plain(entries) => entries.next_paged_out(),
+                Ledger::Levels(_) => None,
             };
+            let Some((position, name)) = next else { return queue.entries.ready() > 0 };
             let id = queue.info.id;
             match out.fx.load(name, id) {
                 Loaded::Record(record) => {
@@ -153,6 +161,34 @@ impl Owner {
                     queue.entries.drop_ready(1, |kept| released(&mut self.store, out.fx, kept, durable_id));
                 }
             }
+        }
+    }
+
+    /// A message that has expired is to be dead-lettered: it is brought back into memory if it is not there.
+    /// False if it has to be waited for; then it is looked at again.
+    pub(super) fn expiring_is_in_memory<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        slot: usize,
+        position: Position,
+    ) -> bool {
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        let id = queue.info.id;
+        let Ledger::Plain(entries) = &mut queue.entries else { return true };
+        let Some(Kept::InLog(name)) = entries.kept_at(position) else { return true };
+        match out.fx.load(name, id) {
+            Loaded::Record(record) => {
+                let message = self.store.page_in(Record::from_bytes(record.into()), name);
+                queue.entries.page_in(position, message);
+                true
+            }
+            Loaded::Later => {
+                self.deadlines
+                    .push(self.now_ms.saturating_add(EXPIRED_LOAD_RETRY_MS), Due::Message(id, position));
+                false
+            }
+            // There is nothing to be dead-lettered: it is dropped.
+            Loaded::Lost => true,
         }
     }
 
@@ -190,6 +226,6 @@ impl Owner {
     }
 
     fn memory_use(&self) -> u64 {
-        self.store.bytes() + self.log_backlog_bytes
+        self.memory_bytes() + self.log_backlog_bytes
     }
 }

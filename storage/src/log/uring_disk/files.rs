@@ -193,6 +193,8 @@ impl Files {
 
     /// As [`crate::log::Disk::summarize`] says.
     pub fn summarize(&self, segment: u64, summary: &[u8]) -> io::Result<()> {
+        // Not all commits need have been synchronous, and the summary speaks for all.
+        File::open(path(&self.directory, segment))?.sync_data()?;
         fs::write(summary_path(&self.directory, segment), summary)
     }
 }
