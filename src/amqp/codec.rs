@@ -134,11 +134,11 @@ fn put_content(out: &mut Vec<u8>, channel: u16, message: &MessageView<'_>, frame
     put_head(out, HEADER, channel, 12 + message.properties.len());
     out.extend_from_slice(&[0, 60, 0, 0]);
     out.extend_from_slice(&(message.body.len() as u64).to_be_bytes());
-    let flags = out.len();
     out.extend_from_slice(message.properties);
-    if let Some(low) = out.get_mut(flags + 1) {
+    if message.properties.get(1).is_some_and(|low| low & HISTORY as u8 != 0) {
         // The broker's own mark is not for clients.
-        *low &= !(HISTORY as u8);
+        let flags = out.len() - message.properties.len();
+        out[flags + 1] &= !(HISTORY as u8);
     }
     out.push(FRAME_END);
     for part in message.body.chunks(frame_max - FRAME_OVERHEAD_BYTES) {

@@ -31,6 +31,7 @@ fn whole_frame(bytes: &[u8], kind: u8, channel: u16) -> Option<(&[u8], &[u8])> {
 /// Publishes the message at the start of `bytes` if all its frames are there, from where they are: no
 /// byte of it is copied here. None if it is not a publish, not all there, or in any way unusual; it
 /// then goes frame by frame, and errors are found there.
+#[inline]
 pub(super) fn take_whole_publish<E: HasFront>(
     shard: &mut Shard,
     fx: &mut E,

@@ -244,6 +244,7 @@ impl Front {
     }
 
     /// The end of a connection's output, to append to; the connection becomes dirty.
+    #[inline]
     pub(super) fn out(&mut self, slot: u32) -> &mut Vec<u8> {
         let Front { peers, pool, dirty, now_ms, .. } = self;
         let peer = &mut peers[slot as usize];

@@ -177,6 +177,7 @@ impl Channel {
     }
 
     /// Later frames must wait.
+    #[inline]
     pub fn holds_back(&self) -> bool {
         let closing = match self.state {
             ChannelState::Open => false,

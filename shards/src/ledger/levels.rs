@@ -82,7 +82,8 @@ impl Levels {
         Cursor { epoch: self.epoch, version: self.version }
     }
 
-    fn push(&mut self, message: u32, priority: u8, returns: u32) -> Position {
+    /// Enters a message behind all others of its priority; it has come back this often.
+    pub fn push(&mut self, message: u32, priority: u8, returns: u32) -> Position {
         let level = self.level(priority);
         self.ready += 1;
         self.version += 1;
@@ -147,11 +148,13 @@ impl Ledger {
     }
 
     /// Messages have priorities.
+    #[inline]
     pub fn has_levels(&self) -> bool {
         matches!(self, Ledger::Levels(_))
     }
 
     /// Messages that can be claimed.
+    #[inline]
     pub fn ready(&self) -> u64 {
         match self {
             Ledger::Plain(entries) => entries.ready(),
@@ -168,18 +171,11 @@ impl Ledger {
     }
 
     /// What a claim must name.
+    #[inline]
     pub fn cursor(&self) -> Cursor {
         match self {
             Ledger::Plain(entries) => entries.cursor(),
             Ledger::Levels(levels) => levels.cursor(),
-        }
-    }
-
-    /// Enters a message behind all others of its priority.
-    pub fn push(&mut self, message: u32, priority: u8) -> Position {
-        match self {
-            Ledger::Plain(entries) => entries.push(message),
-            Ledger::Levels(levels) => levels.push(message, priority, 0),
         }
     }
 
@@ -192,6 +188,7 @@ impl Ledger {
     }
 
     /// See [`Entries::pass_through`].
+    #[inline]
     pub fn pass_through(&mut self) {
         match self {
             Ledger::Plain(entries) => entries.pass_through(),
@@ -207,6 +204,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`StaleClaim`] when the queue has moved.
+    #[inline]
     pub fn claim(&mut self, expected: Cursor, holder: Holder) -> Result<Option<Claim>, StaleClaim> {
         match self {
             Ledger::Plain(entries) => entries.claim(expected, holder),
@@ -215,6 +213,7 @@ impl Ledger {
     }
 
     /// See [`Entries::settle`].
+    #[inline]
     pub fn settle(&mut self, position: Position, verdict: Verdict) -> Option<Settled> {
         match self {
             Ledger::Plain(entries) => entries.settle(position, verdict),

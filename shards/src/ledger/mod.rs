@@ -27,5 +27,5 @@ mod levels;
 mod unacked;
 
 pub use entries::{Claim, Cursor, Entries, Holder, Position, Settled, StaleClaim};
-pub use levels::Ledger;
+pub use levels::{Ledger, Levels};
 pub use unacked::{Held, Unacked};

@@ -9,7 +9,7 @@ mod turns;
 
 use std::sync::Arc;
 
-pub use settings::{DeadLetterTo, Overflow, QueueSettings};
+pub use settings::{Bound, DeadLetterTo, Overflow, QueueSettings};
 pub use store::{MessageStore, Record, encode_record, record_head, record_size, view_record};
 pub use turns::Turns;
 

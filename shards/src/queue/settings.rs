@@ -37,6 +37,24 @@ impl Overflow {
     }
 }
 
+/// How long a queue may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bound {
+    /// Most ready messages (`x-max-length`).
+    pub messages: Option<u64>,
+    /// Most bytes of ready bodies (`x-max-length-bytes`).
+    pub bytes: Option<u64>,
+    /// What happens there (`x-overflow`).
+    pub overflow: Overflow,
+}
+
+impl Bound {
+    /// Whether this many ready messages, with this many bytes of bodies, are more than may be.
+    pub fn is_exceeded_by(&self, messages: u64, bytes: u64) -> bool {
+        self.messages.is_some_and(|most| messages > most) || self.bytes.is_some_and(|most| bytes > most)
+    }
+}
+
 /// Where the messages go that a queue gives up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeadLetterTo {
@@ -55,12 +73,8 @@ pub struct QueueSettings {
     pub message_ttl_ms: Option<u64>,
     /// How long the queue may go unused before it is deleted, in milliseconds (`x-expires`).
     pub expires_ms: Option<u64>,
-    /// Most ready messages (`x-max-length`).
-    pub max_length: Option<u64>,
-    /// Most bytes of ready bodies (`x-max-length-bytes`).
-    pub max_length_bytes: Option<u64>,
-    /// What happens at these bounds (`x-overflow`).
-    pub overflow: Overflow,
+    /// How long the queue may be; one field, so that a queue without bounds costs one look.
+    pub bound: Option<Bound>,
     /// Where given-up messages go (`x-dead-letter-exchange` and what belongs to it).
     pub dead_letter: Option<Arc<DeadLetterTo>>,
     /// How often a message may come back from consumers that failed (`x-delivery-limit`).
@@ -83,12 +97,13 @@ impl QueueSettings {
                 at_least_once: text("x-dead-letter-strategy") == Some("at-least-once"),
             })
         });
+        let (messages, bytes) = (number("x-max-length"), number("x-max-length-bytes"));
+        let overflow = text("x-overflow").and_then(Overflow::from_name).unwrap_or_default();
+        let bound = (messages.is_some() || bytes.is_some()).then_some(Bound { messages, bytes, overflow });
         QueueSettings {
             message_ttl_ms: number("x-message-ttl"),
             expires_ms: number("x-expires"),
-            max_length: number("x-max-length"),
-            max_length_bytes: number("x-max-length-bytes"),
-            overflow: text("x-overflow").and_then(Overflow::from_name).unwrap_or_default(),
+            bound,
             dead_letter,
             // A negative one is no limit.
             delivery_limit: number("x-delivery-limit").map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
@@ -96,17 +111,6 @@ impl QueueSettings {
             single_active_consumer: arguments.get("x-single-active-consumer")
                 == Some(&crate::Value::Bool(true)),
         }
-    }
-
-    /// The queue has a bound on its length.
-    pub fn is_bounded(&self) -> bool {
-        self.max_length.is_some() || self.max_length_bytes.is_some()
-    }
-
-    /// Whether this many ready messages, with this many bytes of bodies, are more than may be.
-    pub fn exceeds(&self, messages: u64, bytes: u64) -> bool {
-        self.max_length.is_some_and(|most| messages > most)
-            || self.max_length_bytes.is_some_and(|most| bytes > most)
     }
 
     /// The time to live of a message that has, or has not, one of its own: the shorter one counts.
@@ -145,8 +149,8 @@ mod tests {
             ("x-max-priority", Value::I32(255)),
             ("x-single-active-consumer", Value::Bool(true)),
         ]);
-        assert_eq!((all.max_length, all.max_length_bytes), (Some(3), Some(1 << 40)));
-        assert_eq!(all.overflow, Overflow::RejectPublishDeadLetter);
+        let overflow = Overflow::RejectPublishDeadLetter;
+        assert_eq!(all.bound, Some(Bound { messages: Some(3), bytes: Some(1 << 40), overflow }));
         let dead_letter = all.dead_letter.unwrap();
         assert_eq!((&*dead_letter.exchange, &dead_letter.routing_key), ("", &None));
         assert!(dead_letter.at_least_once);
@@ -157,7 +161,9 @@ mod tests {
     #[test]
     fn the_bound_that_is_passed_first_counts() {
         let both = settings(&[("x-max-length", Value::I32(2)), ("x-max-length-bytes", Value::I32(10))]);
-        assert!(!both.exceeds(2, 10));
-        assert!(both.exceeds(3, 0) && both.exceeds(1, 11));
+        let bound = both.bound.unwrap();
+        assert!(!bound.is_exceeded_by(2, 10));
+        assert!(bound.is_exceeded_by(3, 0) && bound.is_exceeded_by(1, 11));
+        assert_eq!(settings(&[("x-overflow", text("reject-publish"))]).bound, None, "nothing to pass");
     }
 }

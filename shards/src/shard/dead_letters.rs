@@ -63,7 +63,7 @@ impl Shard {
             self.owner.end_dead_letter(fx, &letter);
         } else {
             let publishers = self.owner.keep_dead_letter(fx, self.id, letter, &mut targets);
-            for (target, publisher) in targets.iter().zip(publishers) {
+            for (target, publisher) in targets.iter().zip(&publishers) {
                 let target = std::slice::from_ref(target);
                 self.dispatch(fx, record, target, addressed.persistent, None, Some(publisher));
             }

@@ -242,9 +242,9 @@ impl Shard {
                 number
             }
         };
-        let from = Some(Publisher { home, channel: id, number });
+        let from = Publisher { home, channel: id, number };
         let record = RecordRef::View(publish.message);
-        self.dispatch(fx, record, targets, publish.persistent, publish.ttl_ms, from);
+        self.dispatch(fx, record, targets, publish.persistent, publish.ttl_ms, Some(&from));
         match targets.len() {
             0 => Published::Unroutable,
             count => Published::Routed(count as u32),
@@ -259,7 +259,7 @@ impl Shard {
         targets: &[QueueId],
         persistent: bool,
         ttl_ms: Option<u64>,
-        from: Option<Publisher>,
+        from: Option<&Publisher>,
     ) {
         let home = self.id;
         for queues in targets.chunk_by(|a, b| a.owner() == b.owner()) {
@@ -271,6 +271,7 @@ impl Shard {
                 let batch = fx.outgoing(owner, Lane::Forward);
                 let payload = batch.add_record(record);
                 let queues = batch.add_queues(queues);
+                let from = from.copied();
                 batch.push(PeerMessage::Publish { payload, queues, persistent, ttl_ms, from });
             }
         }

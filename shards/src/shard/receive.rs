@@ -18,7 +18,7 @@ impl Shard {
                 PeerMessage::Publish { payload, queues, persistent, ttl_ms, from } => {
                     let mut out = Outward { shard: self.id, fx, home: &mut self.home };
                     let (record, queues) = (batch.record(payload), batch.queues(queues));
-                    self.owner.admit(&mut out, record, queues, persistent, ttl_ms, from);
+                    self.owner.admit(&mut out, record, queues, persistent, ttl_ms, from.as_ref());
                 }
                 PeerMessage::Deliver { channel, consumer, entry, redelivered, granted, payload } => {
                     let record = batch.record(payload);

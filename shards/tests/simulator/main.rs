@@ -6,6 +6,7 @@
 //! `LEPUS_SIM_SEED=42` runs one, and prints what its clients do.
 
 mod clients;
+mod dead_letters;
 #[allow(dead_code, reason = "the behaviour tests use the rest of it")]
 mod world;
 
@@ -85,6 +86,23 @@ fn what_a_lost_client_held_goes_to_the_next_in_its_order() {
         clients::hand_on_what_a_lost_client_held(&mut world, seed % 2 == 0);
         drop(guard);
     }
+}
+
+#[test]
+fn every_message_that_a_queue_gives_up_ends_in_one_place() {
+    let seeds = match number("LEPUS_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("LEPUS_SIM_SEEDS").unwrap_or(200) * 2,
+    };
+    let count = seeds.end - seeds.start;
+    let mut messages = 0;
+    for seed in seeds {
+        let guard = Seed(seed);
+        let mut world = World::new(seed, 1 + (seed % 3) as usize, u64::MAX);
+        messages += dead_letters::run(&mut world);
+        drop(guard);
+    }
+    assert!(messages > count * 10, "{messages} messages");
 }
 
 #[test]

@@ -81,6 +81,7 @@ impl Link {
 impl Owner {
     /// The consumer that takes the queue's next message, if one can. Consumers found without credit
     /// leave the turns here, and are brought back by what gives them credit.
+    #[inline(always)]
     pub(super) fn next_taker<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize) -> Option<u32> {
         loop {
             let queue = self.queues[slot].as_deref_mut().expect("a served queue exists");

@@ -72,23 +72,22 @@ impl DeadLetters {
 }
 
 impl Owner {
-    /// A queue lets go of a message that is out of its entries already. With a reason, the message was
-    /// given up, and goes where the queue says.
+    /// A queue gives a message up that is out of its entries already: it goes where the queue says.
     pub(super) fn let_go<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
         slot: usize,
         message: u32,
-        reason: Option<Reason>,
+        reason: Reason,
     ) {
         let queue = self.queue_at(slot);
-        match (reason, &queue.settings.dead_letter) {
-            (Some(reason), Some(to)) => {
+        match &queue.settings.dead_letter {
+            Some(to) => {
                 let (source, to) = (Arc::clone(&queue.info), Arc::clone(to));
                 let letter = DeadLetter { source, to, reason, kept_as: None, message };
                 self.dead_letters.fresh.push_back(letter);
             }
-            _ => {
+            None => {
                 let durable_id = queue.durable_id;
                 release(&mut self.store, out.fx, message, durable_id);
             }
@@ -96,6 +95,7 @@ impl Owner {
     }
 
     /// A queue gives a message up that it never took in.
+    #[cold]
     pub(super) fn give_up(&mut self, slot: usize, record: RecordRef<'_>, reason: Reason) {
         let queue = self.queue_at(slot);
         let Some(to) = &queue.settings.dead_letter else { return };

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use self::consumers::{Consumer, Link, Standing};
 pub(super) use self::dead_letter::DeadLetter;
@@ -28,11 +29,11 @@ pub use self::waiting_room::WaitingRoom;
 use super::batch::{DEAD_LETTERS, Publisher, RecordRef};
 use super::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
 use super::front_end::{Reply, Restored, Verdict};
-use super::outward::Outward;
+use super::outward::{Delivery, Outward};
 use super::properties::{PropertyFormat, Returns};
-use crate::ledger::{Claim, Holder, Position};
+use crate::ledger::{Claim, Holder, Ledger, Position};
 use crate::message::MessageView;
-use crate::queue::{MessageStore, Overflow, Queue, Record, record_size};
+use crate::queue::{MessageStore, Queue, Record, record_size};
 use crate::{ChannelId, ConnectionId, ConsumerId, DurableId, QueueId, ShardId};
 
 /// A confirm that waits for the log.
@@ -72,6 +73,8 @@ fn note_claim(store: &MessageStore, fx: &mut impl Backplane, message: u32, queue
     }
 }
 
+type Durables = SmallVec<[DurableId; 8]>;
+
 /// What is known of a message when all its queues were looked at.
 struct Admitted {
     /// Of its record, if some queue has it in the log.
@@ -80,6 +83,20 @@ struct Admitted {
     accepted: bool,
     /// It waits in front of some queue: so does its confirm, in the owner's list.
     confirm: Option<u32>,
+}
+
+/// Delivers a message that has come back to a queue with a delivery limit. Gives what it costs.
+#[cold]
+fn deliver_noted<E: Effects>(
+    out: &mut Outward<'_, E>,
+    delivery: &Delivery,
+    record: &Record,
+    returns: Returns,
+) -> usize {
+    let properties = out.fx.with_returns(record.view().properties, returns);
+    let message = MessageView { properties: &properties, ..record.view() };
+    out.deliver(delivery, RecordRef::View(message));
+    delivery_cost(record_size(&message))
 }
 
 /// The queues of a shard. See the module.
@@ -105,10 +122,6 @@ pub(super) struct Owner {
     pressed: bool,
     log_backlog_bytes: u64,
     short_of_space: bool,
-    /// Reused by [`Self::admit`]: the durable queues of a message.
-    appended: Vec<DurableId>,
-    /// Those of them that have given it to somebody already.
-    claimed: Vec<DurableId>,
 }
 
 /// A queue lets go of a message; if it is in the log for that queue, the log is told.
@@ -143,8 +156,6 @@ impl Owner {
             pressed: false,
             log_backlog_bytes: 0,
             short_of_space: false,
-            appended: Vec::new(),
-            claimed: Vec::new(),
         }
     }
 
@@ -198,14 +209,14 @@ impl Owner {
         queues: &[QueueId],
         persistent: bool,
         ttl_ms: Option<u64>,
-        from: Option<Publisher>,
+        from: Option<&Publisher>,
     ) {
         let Admitted { sequence, accepted, confirm } =
             self.enter(out, record, queues, persistent, ttl_ms, from);
         if let Some(key) = confirm {
             return self.note_part(out, key, sequence, accepted);
         }
-        let Some(to) = from.filter(|from| from.number > 0) else { return };
+        let Some(&to) = from.filter(|from| from.number > 0) else { return };
         match sequence {
             None => out.confirmed(to.home, to.channel, to.number, accepted),
             Some(sequence) => self.waiting.push_back(Waiting { sequence, to, accepted }),
@@ -213,6 +224,7 @@ impl Owner {
     }
 
     /// As [`Self::admit`], without the confirm.
+    #[inline(always)]
     fn enter<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -220,11 +232,12 @@ impl Owner {
         queues: &[QueueId],
         persistent: bool,
         ttl_ms: Option<u64>,
-        from: Option<Publisher>,
+        from: Option<&Publisher>,
     ) -> Admitted {
         let (mut stored, mut accepted, mut confirm) = (None, true, None);
-        let (mut appended, mut claimed) =
-            (std::mem::take(&mut self.appended), std::mem::take(&mut self.claimed));
+        // The durable queues of the message, and those of them that have given it to somebody already: an
+        // allocation only for a message in many.
+        let (mut appended, mut claimed) = (Durables::new(), Durables::new());
         for &id in queues {
             let Some(slot) = self.slot_of(id) else {
                 // The queue was deleted while the message was on its way. A publisher need not care; a
@@ -233,19 +246,18 @@ impl Owner {
                 continue;
             };
             let entered = self.admit_to(out, slot, record, &mut stored, ttl_ms);
-            if matches!(entered, Entered::Ready | Entered::Claimed)
-                && persistent
-                && let Some(durable) = self.queue_at(slot).durable_id
-            {
-                appended.push(durable);
-                if entered == Entered::Claimed {
-                    claimed.push(durable);
-                }
-            }
             match entered {
+                Entered::Gone => {}
+                Entered::Ready | Entered::Claimed => {
+                    if persistent && let Some(durable) = self.queue_at(slot).durable_id {
+                        appended.push(durable);
+                        if entered == Entered::Claimed {
+                            claimed.push(durable);
+                        }
+                    }
+                }
                 Entered::Refused => accepted = false,
                 Entered::Outside => self.park(out, slot, record, persistent, ttl_ms, from, &mut confirm),
-                Entered::Gone | Entered::Ready | Entered::Claimed => {}
             }
         }
         let mut logged = None;
@@ -256,9 +268,6 @@ impl Owner {
             claimed.iter().for_each(|&queue| out.fx.claimed(handle, queue));
             logged = Some(sequence);
         }
-        appended.clear();
-        claimed.clear();
-        (self.appended, self.claimed) = (appended, claimed);
         Admitted { sequence: logged, accepted, confirm }
     }
 
@@ -281,13 +290,12 @@ impl Owner {
                 let at_ms = self.now_ms.saturating_add(ttl_ms.saturating_sub(restored.age_ms));
                 self.deadlines.push(at_ms, Due::Message(id, position));
             }
-            if queue.settings.is_bounded() {
-                self.became_ready(slot, message);
-            }
+            self.became_ready(slot, message);
         }
     }
 
     /// Enters the message in one queue.
+    #[inline(always)]
     fn admit_to<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -300,8 +308,8 @@ impl Owner {
             // Something came back earlier in this step, and goes first.
             self.serve(out, slot);
         }
-        if self.queue_at(slot).settings.overflow != Overflow::DropHead
-            && let Some(turned_away) = self.turned_away(slot, record)
+        if let Some(bound) = self.queue_at(slot).settings.bound
+            && let Some(turned_away) = self.turned_away(slot, bound, record)
         {
             return turned_away;
         }
@@ -320,16 +328,15 @@ impl Owner {
         }
         let message = *stored.get_or_insert_with(|| self.store.insert(record.to_record()));
         self.store.add_reference(message);
-        let priority = match queue.entries.has_levels() {
-            true => out.fx.priority(record.view().properties),
-            false => 0,
+        let position = match &mut queue.entries {
+            Ledger::Plain(entries) => entries.push(message),
+            Ledger::Levels(levels) => levels.push(message, out.fx.priority(record.view().properties), 0),
         };
-        let position = queue.entries.push(message, priority);
         if let Some(ttl_ms) = ttl_ms {
             let id = queue.info.id;
             self.deadlines.push(self.now_ms.saturating_add(ttl_ms), Due::Message(id, position));
         }
-        if queue.settings.is_bounded() {
+        if queue.settings.bound.is_some() {
             self.became_ready(slot, message);
         }
         if let Some(taker) = taker {
@@ -341,6 +348,7 @@ impl Owner {
     }
 
     /// A message that is delivered from where it was read: no entry, no copy of its own.
+    #[inline(always)]
     fn pass_through<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -369,12 +377,13 @@ impl Owner {
             consumer.unacked += 1;
             note_claim(&self.store, out.fx, message, queue.durable_id);
         }
-        if queue.settings.max_length_bytes.is_some() {
-            queue.ready_bytes -= self.store.body_bytes(message);
-        }
-        if queue.room.is_some() && !queue.dirty {
-            queue.dirty = true;
-            self.dirty.push(slot as u32);
+        if let Some(bound) = queue.settings.bound {
+            if bound.bytes.is_some() {
+                queue.ready_bytes -= self.store.body_bytes(message);
+            }
+            if queue.room.is_some() && !std::mem::replace(&mut queue.dirty, true) {
+                self.dirty.push(slot as u32);
+            }
         }
         let record = self.store.record(message);
         let delivery = consumer.delivery(entry, redelivered, granted);
@@ -382,10 +391,7 @@ impl Owner {
         let link = &mut self.links[consumer.link as usize];
         if redelivered && queue.settings.delivery_limit.is_some() {
             let (all, failures) = queue.entries.returns(position);
-            let properties = out.fx.with_returns(record.view().properties, Returns { all, failures });
-            let message = MessageView { properties: &properties, ..record.view() };
-            link.used_bytes += delivery_cost(record_size(&message));
-            out.deliver(&delivery, RecordRef::View(message));
+            link.used_bytes += deliver_noted(out, &delivery, record, Returns { all, failures });
         } else {
             link.used_bytes += delivery_cost(record.bytes().len());
             out.deliver(&delivery, RecordRef::Stored(record));
@@ -396,6 +402,7 @@ impl Owner {
     }
 
     /// Puts the consumer that was just served where it belongs now.
+    #[inline(always)]
     fn after_turn(&mut self, slot: usize, taker: u32) {
         let queue = self.queues[slot].as_deref_mut().expect("a served queue exists");
         let consumer = &mut self.consumers[taker as usize];
@@ -419,9 +426,8 @@ impl Owner {
     }
 
     fn serve<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize) {
-        let settings = &self.queue_at(slot).settings;
-        if settings.is_bounded() && settings.overflow == Overflow::DropHead {
-            self.shorten(out, slot);
+        if let Some(bound) = self.queue_at(slot).settings.bound {
+            self.shorten(out, slot, bound);
         }
         while self.queue_at(slot).entries.ready() > 0 {
             let Some(taker) = self.next_taker(out, slot) else { break };
@@ -456,28 +462,41 @@ impl Owner {
     ) {
         let Some(slot) = self.slot_of(id) else { return };
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-        let (mut verdict, mut reason) = (verdict, None);
-        match verdict {
-            Verdict::Accept | Verdict::Requeue => {}
-            Verdict::Reject => reason = Some(Reason::Rejected),
-            Verdict::Fail => {
-                if let Some(most) = queue.settings.delivery_limit
-                    && u32::from(queue.entries.returns(position).1) >= most
-                {
-                    (verdict, reason) = (Verdict::Reject, Some(Reason::DeliveryLimit));
-                }
-            }
+        if verdict != Verdict::Accept {
+            return self.settle_otherwise(out, slot, position, verdict);
+        }
+        let Some(settled) = queue.entries.settle(position, verdict) else { return };
+        let message = settled.released.expect("what is accepted is let go");
+        release(&mut self.store, out.fx, message, queue.durable_id);
+        if settled.holder != Holder::GET {
+            self.settled_by(settled.holder.0, slot);
+        }
+    }
+
+    /// A message was not processed: it goes back to its place, or is given up.
+    fn settle_otherwise<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        slot: usize,
+        position: Position,
+        mut verdict: Verdict,
+    ) {
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        // One that could come back, and does not, has expired meanwhile.
+        let mut reason = if verdict == Verdict::Reject { Reason::Rejected } else { Reason::Expired };
+        if verdict == Verdict::Fail
+            && let Some(most) = queue.settings.delivery_limit
+            && u32::from(queue.entries.returns(position).1) >= most
+        {
+            (verdict, reason) = (Verdict::Reject, Reason::DeliveryLimit);
         }
         let Some(settled) = queue.entries.settle(position, verdict) else { return };
         if let Some(message) = settled.released {
-            if settled.expired {
-                reason = Some(Reason::Expired);
-            }
             self.let_go(out, slot, message, reason);
         } else {
-            if queue.settings.max_length_bytes.is_some() {
+            if queue.settings.bound.is_some() {
                 let message = queue.entries.message_at(position).expect("it was just put back");
-                queue.ready_bytes += self.store.body_bytes(message);
+                self.became_ready(slot, message);
             }
             self.mark_dirty(slot);
         }

@@ -60,7 +60,7 @@ impl Owner {
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let Some(message) = queue.entries.expire(position) else { return };
         self.left_ready(slot, message);
-        self.let_go(out, slot, message, Some(Reason::Expired));
+        self.let_go(out, slot, message, Reason::Expired);
     }
 
     fn expire_queue<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId) {

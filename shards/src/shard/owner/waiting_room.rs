@@ -46,14 +46,17 @@ pub struct WaitingRoom {
 impl Owner {
     /// A message for a queue that makes its publishers wait has to wait. An empty queue takes any.
     pub(super) fn must_wait(queue: &Queue, body_bytes: u64) -> bool {
-        let full = queue.settings.exceeds(queue.entries.ready() + 1, queue.ready_bytes + body_bytes);
-        queue.settings.overflow == Overflow::Block
-            && (queue.room.is_some() || (queue.entries.ready() > 0 && full))
+        let Some(bound) = queue.settings.bound.filter(|bound| bound.overflow == Overflow::Block) else {
+            return false;
+        };
+        let is_full = bound.is_exceeded_by(queue.entries.ready() + 1, queue.ready_bytes + body_bytes);
+        queue.room.is_some() || (queue.entries.ready() > 0 && is_full)
     }
 
     /// Puts a message into the room of its queue, and holds its publisher. `confirm` is that of the message,
     /// shared by all queues where it waits.
     #[allow(clippy::too_many_arguments, reason = "the parts of one publish")]
+    #[cold]
     pub(super) fn park<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -61,7 +64,7 @@ impl Owner {
         record: RecordRef<'_>,
         persistent: bool,
         ttl_ms: Option<u64>,
-        from: Option<Publisher>,
+        from: Option<&Publisher>,
         confirm: &mut Option<u32>,
     ) {
         let record = record.to_record();
@@ -77,7 +80,7 @@ impl Owner {
             room.held.push((from.home, from.channel));
             out.tell(from.home, PeerMessage::HoldPublisher { channel: from.channel, held: true });
         }
-        if let Some(to) = from.filter(|from| from.number > 0) {
+        if let Some(&to) = from.filter(|from| from.number > 0) {
             let waits = RoomConfirm { to, missing: 0, accepted: true, sequence: 0 };
             let key = *confirm.get_or_insert_with(|| self.room_confirms.insert(waits) as u32);
             self.room_confirms[key as usize].missing += 1;
@@ -86,6 +89,7 @@ impl Owner {
     }
 
     /// Lets in what there is room for.
+    #[cold]
     pub(super) fn let_in<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize) {
         let queue = self.queues[slot].as_deref_mut().expect("a served queue exists");
         let id = queue.info.id;
@@ -124,6 +128,7 @@ impl Owner {
     }
 
     /// As [`Self::note_entered`], for the queues that a message did not have to wait for.
+    #[cold]
     pub(super) fn note_part<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
