@@ -202,7 +202,7 @@ impl Backplane for Surroundings {
     }
     fn load(&mut self, message: LogSequence, waiter: QueueId) -> Loaded<'_> {
         assert!(message <= self.committed, "only what is committed is loaded");
-        if self.loses_every.is_some_and(|every| message % every == 0) {
+        if self.loses_every.is_some_and(|every| message.is_multiple_of(every)) {
             return Loaded::Lost;
         }
         let (_, record) = self.logged.get(&message).expect("only what is in the log is loaded");
