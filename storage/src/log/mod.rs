@@ -24,7 +24,6 @@ mod summary;
 mod unacked_index;
 mod uring_disk;
 
-pub use directory::SEGMENT_FILE_BYTES_MAX;
 pub use disk::{AlignedBuffer, Completion, Disk};
 pub use format::{FORMAT, NOBODY, Sequence};
 pub use reading::Loaded;
