@@ -72,41 +72,43 @@ impl MessageLog {
         let LogSeed { directory, options, recovered, mut index, free_limit_bytes } = seed;
         let disk = UringDisk::open(&directory, UringOptions::default())?;
         disk.register_eventfd(doorbell)?;
-        info!(shard = options.shard, writes = %disk.method(), messages = recovered.messages.len(), "log opened");
-        let mut log = ShardLog::new(disk, options, &recovered);
+        info!(shard = options.shard, writes = %disk.method(), messages = recovered.live(), "log opened");
         let (now_ms, noted) = (unix_ms(), index_by_message(&index));
         // What the log and the index agree on stays noted; the rest is of messages that are gone.
         let mut kept = FxHashSet::default();
         let mut records = Records { directory: &directory, last: None };
-        for message in recovered.messages {
+        let mut gone = Vec::new();
+        let files = DirectoryFiles { directory: &directory, summaries: true };
+        let read = recovered.each_live(&files, |message| {
             let name = (message.sequence, message.queue);
             let note = noted.get(&name);
             if note.is_some() {
                 kept.insert(name);
             }
-            match queues.get(&DurableId(message.queue)) {
-                Some(&queue) if note.is_none_or(|note| !note.settled) => {
-                    let record = with_records.contains(&queue).then(|| records.read(&message)).flatten();
-                    if record.is_none() && with_records.contains(&queue) {
-                        error!(queue = ?queue, "a message cannot be read back from the log and is lost");
-                        log.settle(message.sequence, message.queue);
-                        continue;
-                    }
-                    restore(Restored {
-                        message: message.sequence,
-                        queue,
-                        returns: note.map_or(0, |note| note.deliveries),
-                        ttl_ms: message.ttl_ms.map(|ttl_ms| ttl_ms.get()),
-                        age_ms: now_ms.saturating_sub(message.published_ms),
-                        record,
-                    });
-                }
-                _ => {
-                    log.settle(message.sequence, message.queue);
-                    index.settled(message.sequence, message.queue);
-                    kept.insert(name);
-                }
+            let queue = queues.get(&DurableId(message.queue));
+            let Some(&queue) = queue.filter(|_| note.is_none_or(|note| !note.settled)) else {
+                return gone.push(name);
+            };
+            let record = with_records.contains(&queue).then(|| records.read(message)).flatten();
+            if record.is_none() && with_records.contains(&queue) {
+                error!(queue = ?queue, "a message cannot be read back from the log and is lost");
+                return gone.push(name);
             }
+            restore(Restored {
+                message: message.sequence,
+                queue,
+                returns: note.map_or(0, |note| note.deliveries),
+                ttl_ms: message.ttl_ms.map(|ttl_ms| ttl_ms.get()),
+                age_ms: now_ms.saturating_sub(message.published_ms),
+                record,
+            });
+        });
+        read.map_err(std::io::Error::other)?;
+        let mut log = ShardLog::new(disk, options, recovered);
+        for name @ (sequence, queue) in gone {
+            log.settle(sequence, queue);
+            index.settled(sequence, queue);
+            kept.insert(name);
         }
         index.retain(|entry| kept.contains(&(entry.sequence, entry.queue)));
         Ok(MessageLog {

@@ -12,6 +12,7 @@ use super::format::{
 };
 use super::shard_log::{LogFailed, LogOptions, Settlement, ShardLog};
 use super::space::{Next, Segment};
+use super::summary::SummarizedMessage;
 use crate::limits::{SETTLE_DELAY_MS, SETTLEMENTS_PER_COMMIT_MAX};
 
 /// A commit that is being put together.
@@ -116,7 +117,7 @@ impl<D: Disk> ShardLog<D> {
                 self.close_segment();
                 self.last_segment += 1;
                 (self.next, self.began_segment) = (Next::Missing, true);
-                self.push_segment(Segment::new(self.last_segment, bytes, 0));
+                self.push_segment(Segment { number: self.last_segment, bytes, used: 0, live: 0 });
                 Some(true)
             }
             Next::Asked(_) => None,
@@ -202,7 +203,10 @@ impl<D: Disk> ShardLog<D> {
                 let place = Place::Segment { segment: to_segment, block, bytes: counted };
                 self.directory.set(sequence, Located { place, ..located });
                 if !located.spilled {
-                    self.summary.message(&record, block);
+                    let (published_ms, ttl_ms) = record.times();
+                    let bytes = bytes as u32;
+                    let message = SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes };
+                    self.summary.message(&message, record.queues());
                 }
                 if to < from {
                     buffer.as_mut_slice().copy_within(from..from + bytes, to);
