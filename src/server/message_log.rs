@@ -194,6 +194,11 @@ impl MessageLog {
         self.writing.is_some_and(|(_, since)| since.elapsed() < COMMIT_SPIN)
     }
 
+    /// When the log is to be polled for a commit that is being held back, if there is one.
+    pub fn commit_due_ms(&self) -> Option<u64> {
+        self.log.commit_due_ms()
+    }
+
     /// Bytes that wait to be written.
     pub fn backlog_bytes(&self) -> u64 {
         self.log.backlog_bytes()
@@ -273,6 +278,8 @@ pub(super) struct LogSettings {
     pub segment_bytes: u64,
     /// Free bytes of the file system below which nothing is published.
     pub free_limit_bytes: u64,
+    /// How long a commit waits for more to go out with it.
+    pub commit_delay_max_ms: u64,
 }
 
 impl LogSettings {
@@ -285,6 +292,7 @@ impl LogSettings {
             segment_bytes: self.segment_bytes.max(SEGMENT_BYTES_MIN),
             commit_bytes,
             sync: self.sync,
+            commit_delay_max_ms: self.commit_delay_max_ms,
         }
     }
 }

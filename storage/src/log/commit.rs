@@ -27,6 +27,8 @@ pub(super) struct Builder {
     pub last: Sequence,
     /// A message in it is to be on stable storage.
     pub sync: bool,
+    /// When its first message came.
+    pub since_ms: u64,
 }
 
 impl Builder {
@@ -76,7 +78,8 @@ impl<D: Disk> ShardLog<D> {
             let buffer = self.new_buffer();
             let (number, last) = (self.next_builder, self.next_sequence - 1);
             self.next_builder += 1;
-            self.builders.push_back(Builder { number, buffer, live: 0, last, sync: false });
+            let since_ms = self.now_ms;
+            self.builders.push_back(Builder { number, buffer, live: 0, last, sync: false, since_ms });
         }
         self.builders.back_mut().expect("one was just added")
     }
@@ -90,6 +93,9 @@ impl<D: Disk> ShardLog<D> {
             let void = self.builders.pop_front().expect("it was just looked at");
             self.builder_done(void.number, void.last);
             self.keep_buffer(void.buffer);
+        }
+        if self.commit_due_ms().is_some() {
+            return;
         }
         let settle = self.settled.len() >= SETTLEMENTS_PER_COMMIT_MAX
             || (!self.settled.is_empty()

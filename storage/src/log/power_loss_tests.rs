@@ -33,7 +33,8 @@ struct Life {
 }
 
 fn options(epoch: u32, sync: bool) -> LogOptions {
-    LogOptions { shard: 7, epoch, segment_bytes: 64 * 1024, commit_bytes: 16 * 1024, sync }
+    let (segment_bytes, commit_bytes, commit_delay_max_ms) = (64 * 1024, 16 * 1024, 0);
+    LogOptions { shard: 7, epoch, segment_bytes, commit_bytes, sync, commit_delay_max_ms }
 }
 
 /// As if nothing had been written beside the segments.
@@ -413,6 +414,32 @@ fn a_message_that_is_settled_at_once_is_not_written() {
     assert_eq!(life.log.committed(), last, "it counts as confirmed");
     assert_eq!((life.log.counts().elided, life.log.counts().commits), (1_000, 0));
     assert!(life.log.is_idle());
+}
+
+#[test]
+fn a_commit_waits_for_more_as_long_as_it_may_and_no_longer() {
+    let disk = SimulatedDisk::new(8);
+    let options = LogOptions { commit_delay_max_ms: 5, ..options(1, true) };
+    let mut log = ShardLog::new(disk, options, Recovered::default());
+    let poll = |log: &mut ShardLog<SimulatedDisk>, now_ms| {
+        (0..1_000).for_each(|_| log.poll(now_ms).expect("nothing fails here"));
+        log.counts().commits
+    };
+    assert_eq!(poll(&mut log, 10), 0);
+    let append = |log: &mut ShardLog<SimulatedDisk>, bytes: usize| {
+        log.append(0, None, true, [1].into_iter(), &[&vec![7; bytes]])
+    };
+    append(&mut log, 10);
+    assert_eq!((poll(&mut log, 14), log.commit_due_ms()), (0, Some(15)));
+    let last = append(&mut log, 10);
+    assert_eq!((poll(&mut log, 15), log.commit_due_ms(), log.committed()), (1, None, last));
+    // A full one does not wait.
+    append(&mut log, 10_000);
+    append(&mut log, 10_000);
+    assert_eq!((poll(&mut log, 16), log.commit_due_ms()), (2, Some(20)));
+    log.flush();
+    assert_eq!(poll(&mut log, 16), 3, "nor does the last one");
+    assert!(log.is_idle());
 }
 
 #[test]

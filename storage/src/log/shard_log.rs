@@ -47,6 +47,9 @@ pub struct LogOptions {
     /// Settlements are done when they are on stable storage, and not when the kernel has them. Messages say
     /// for themselves.
     pub sync: bool,
+    /// How long a commit waits for more to go out with it, counted from its first message, in milliseconds;
+    /// at 0 it begins when the last one is done. One that is full, or the broker's last, never waits.
+    pub commit_delay_max_ms: u64,
 }
 
 /// Queues that have not settled a message.
@@ -333,6 +336,14 @@ impl<D: Disk> ShardLog<D> {
     /// A commit is on its way to the disk.
     pub fn is_writing(&self) -> bool {
         self.in_flight.is_some()
+    }
+
+    /// When the commit that is being held back is to begin, if one is, by the clock of [`Self::poll`].
+    pub fn commit_due_ms(&self) -> Option<u64> {
+        let front = self.builders.front().filter(|builder| !builder.is_void())?;
+        let due_ms = front.since_ms + self.options.commit_delay_max_ms;
+        let held = self.in_flight.is_none() && self.builders.len() == 1 && !self.flushing;
+        (held && self.now_ms < due_ms).then_some(due_ms)
     }
 
     /// Nothing waits to be written, settlements included.
