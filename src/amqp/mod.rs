@@ -13,6 +13,8 @@
 mod auth;
 mod codec;
 mod content;
+mod copies;
+mod edit;
 mod failure;
 mod front;
 mod handshake;

@@ -2,14 +2,15 @@
 
 use amq_protocol::protocol::{AMQPClass, basic, channel, connection, exchange, queue};
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{Address, FrontEnd, Reply};
+use lepus_shards::shard::{Address, FrontEnd, HeaderSource, Reply};
 use lepus_shards::{ConsumerId, DeliveryTag, Refusal};
 
-use super::codec::{put_confirm, put_deliver, put_get_ok};
+use super::codec::{put_confirm, put_deliver, put_get_ok, put_return};
 use super::failure::Failure;
 use super::front::Front;
 use super::method;
 use super::peer::{Asked, Busy, ChannelState, ConsumerName, Pause};
+use super::properties::Properties;
 
 impl FrontEnd for Front {
     fn deliver(
@@ -68,6 +69,21 @@ impl FrontEnd for Front {
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
         if self.is_current(to) {
             put_confirm(self.out(to.connection.slot), to.channel, last, last > first, accepted);
+        }
+    }
+
+    fn returned(&mut self, to: Address, message: MessageView<'_>) {
+        let slot = to.connection.slot;
+        if self.is_current(to) {
+            let frame_max = self.peer(slot).frame_max;
+            put_return(self.out(slot), to.channel, &message, frame_max);
+        }
+    }
+
+    fn header_source<'a>(&self, properties: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
+        match Properties::parse(properties) {
+            Ok(properties) => Box::new(properties),
+            Err(_) => unreachable!("properties are checked before the shard gets them"),
         }
     }
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, FrontEnd, HeaderSource, Lane, LogHandle, LogSequence, Logged, Reply, Shard,
+    ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
@@ -69,6 +70,12 @@ impl FrontEnd for Alone {
     }
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
         self.front.confirm(to, first, last, accepted);
+    }
+    fn returned(&mut self, to: Address, message: MessageView<'_>) {
+        self.front.returned(to, message);
+    }
+    fn header_source<'a>(&self, properties: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
+        self.front.header_source(properties)
     }
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);

@@ -2,7 +2,9 @@
 //! shards, the log, the topology store. One for each shard, on its thread.
 
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply};
+use lepus_shards::shard::{
+    Address, Backplane, Batch, FrontEnd, HeaderSource, Lane, LogHandle, LogSequence, Logged, Reply,
+};
 use lepus_shards::topology::StoreWrite;
 use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
 
@@ -100,6 +102,14 @@ impl<P: FrontEnd> FrontEnd for Surroundings<P> {
 
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
         self.front.confirm(to, first, last, accepted);
+    }
+
+    fn returned(&mut self, to: Address, message: MessageView<'_>) {
+        self.front.returned(to, message);
+    }
+
+    fn header_source<'a>(&self, properties: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
+        self.front.header_source(properties)
     }
 
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Arguments, ConnectionId, DurableId, QueueId, VhostId};
+use crate::limits::{HISTORY_LENGTH, QUORUM_DELIVERY_LIMIT};
+use crate::{Arguments, ConnectionId, DurableId, QueueId, Value, VhostId};
 
 /// What can be asked of the topology's writer. Names are as the client sent them.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +14,7 @@ pub enum Operation {
     DeclareExchange {
         vhost: VhostId,
         name: String,
-        /// `direct`, `fanout`, `topic`, `headers`
+        /// By its name on the wire: see [`ExchangeKind::from_name`].
         kind: String,
         passive: bool,
         durable: bool,
@@ -99,6 +100,25 @@ pub enum ExchangeKind {
     Fanout,
     Topic,
     Headers,
+    /// To one binding, by a hash and the bindings' weights.
+    ConsistentHash,
+    /// To one binding, by a hash and their number.
+    ModulusHash,
+    /// To one binding, by lot.
+    Random,
+    /// To one queue of this node, by lot.
+    LocalRandom,
+    /// To all; a binding to come gets the last messages, too.
+    RecentHistory,
+}
+
+/// What a queue promises (`x-queue-type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueKind {
+    /// `classic`
+    Classic,
+    /// `quorum`: on one node a durable queue, with the rules and defaults of a quorum queue.
+    Quorum,
 }
 
 /// A queue as every replica knows it.
@@ -150,6 +170,26 @@ pub struct Requester {
 }
 
 impl QueueInfo {
+    /// What it was declared as.
+    pub fn kind(&self) -> QueueKind {
+        match self.arguments.get("x-queue-type").and_then(Value::as_text) {
+            Some("quorum") => QueueKind::Quorum,
+            _ => QueueKind::Classic,
+        }
+    }
+
+    /// How often a message may come back before it is dropped or dead-lettered (`x-delivery-limit`); none
+    /// for as often as it likes. A quorum queue that says nothing has a limit, and a negative number
+    /// lifts it.
+    pub fn delivery_limit(&self) -> Option<u64> {
+        let given = self.arguments.get("x-delivery-limit").and_then(Value::as_integer);
+        match (given, self.kind()) {
+            (Some(limit), _) => limit.try_into().ok(),
+            (None, QueueKind::Quorum) => Some(QUORUM_DELIVERY_LIMIT),
+            (None, QueueKind::Classic) => None,
+        }
+    }
+
     /// How long a message may wait in this queue, in milliseconds (`x-message-ttl`).
     pub fn message_ttl_ms(&self) -> Option<u64> {
         self.milliseconds("x-message-ttl")
@@ -171,6 +211,12 @@ impl ExchangeInfo {
     pub fn alternate(&self) -> Option<&str> {
         self.arguments.get("alternate-exchange")?.as_text()
     }
+
+    /// How many messages an x-recent-history exchange remembers (`x-recent-history-length`).
+    pub fn history_length(&self) -> usize {
+        let length = self.arguments.get("x-recent-history-length").and_then(Value::as_integer);
+        length.and_then(|length| usize::try_from(length).ok()).unwrap_or(HISTORY_LENGTH)
+    }
 }
 
 impl ExchangeKind {
@@ -181,6 +227,11 @@ impl ExchangeKind {
             "fanout" => ExchangeKind::Fanout,
             "topic" => ExchangeKind::Topic,
             "headers" => ExchangeKind::Headers,
+            "x-consistent-hash" => ExchangeKind::ConsistentHash,
+            "x-modulus-hash" => ExchangeKind::ModulusHash,
+            "x-random" => ExchangeKind::Random,
+            "x-local-random" => ExchangeKind::LocalRandom,
+            "x-recent-history" => ExchangeKind::RecentHistory,
             _ => return None,
         })
     }
@@ -192,6 +243,11 @@ impl ExchangeKind {
             ExchangeKind::Fanout => "fanout",
             ExchangeKind::Topic => "topic",
             ExchangeKind::Headers => "headers",
+            ExchangeKind::ConsistentHash => "x-consistent-hash",
+            ExchangeKind::ModulusHash => "x-modulus-hash",
+            ExchangeKind::Random => "x-random",
+            ExchangeKind::LocalRandom => "x-local-random",
+            ExchangeKind::RecentHistory => "x-recent-history",
         }
     }
 }

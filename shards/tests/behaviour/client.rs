@@ -83,12 +83,14 @@ impl Bench {
     }
 
     /// The events of a client that `pick` wants, in order; the others stay.
-    fn take<T>(&mut self, client: Client, pick: impl Fn(&Event) -> Option<T>) -> Vec<T> {
+    pub fn take<T>(&mut self, client: Client, pick: impl Fn(&Event) -> Option<T>) -> Vec<T> {
         let (mut taken, mut rest) = (Vec::new(), Vec::new());
         for (shard, event) in self.events.drain(..) {
             let its = match &event {
                 Event::Deliver { to, .. } | Event::Got { to, .. } | Event::Reply { to, .. } => Some(to),
-                Event::Confirm { to, .. } | Event::Cancelled { to, .. } => Some(to),
+                Event::Confirm { to, .. } | Event::Cancelled { to, .. } | Event::Returned { to, .. } => {
+                    Some(to)
+                }
                 Event::Blocked(_) => None,
             };
             let its = its.map_or(shard == client.shard, |to| to.connection == client.connection);
@@ -170,7 +172,8 @@ impl Bench {
             properties: &[0, 0],
             body: body.as_bytes(),
         };
-        let publish = Publish { message, persistent, mandatory: false, ttl_ms, headers: &NoHeaders };
+        let publish =
+            Publish { message, persistent, mandatory: false, ttl_ms, further_keys: &[], headers: &NoHeaders };
         let (kernel, around) = self.world.at(client.shard);
         kernel.publish(around, client.channel, &publish).unwrap();
     }

@@ -10,5 +10,8 @@ mod world;
 mod client;
 mod confirms;
 mod credit;
+mod exchange_client;
+mod exchanges;
 mod lifetimes;
 mod order;
+mod replies;

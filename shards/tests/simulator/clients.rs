@@ -243,7 +243,14 @@ impl Clients {
             properties: &[0, 0],
             body: &body,
         };
-        let publish = Publish { message: view, persistent, mandatory, ttl_ms: None, headers: &NoHeaders };
+        let publish = Publish {
+            message: view,
+            persistent,
+            mandatory,
+            ttl_ms: None,
+            further_keys: &[],
+            headers: &NoHeaders,
+        };
         let (shard, fx) = world.at(at.0);
         let published = shard.publish(fx, id, &publish).expect("both exchanges exist");
         let channel = self.channel(at);
@@ -266,8 +273,14 @@ impl Clients {
         let body = message.to_le_bytes();
         let (exchange, routing_key) = (&b""[..], queue.as_bytes());
         let view = MessageView { exchange, routing_key, properties: &[0, 0], body: &body };
-        let publish =
-            Publish { message: view, persistent: false, mandatory: false, ttl_ms: None, headers: &NoHeaders };
+        let publish = Publish {
+            message: view,
+            persistent: false,
+            mandatory: false,
+            ttl_ms: None,
+            further_keys: &[],
+            headers: &NoHeaders,
+        };
         let channel = self.channel(at);
         let (id, publisher) = (channel.id, channel.publisher);
         self.publisher_of.insert(message, publisher);
@@ -444,6 +457,7 @@ impl Clients {
                     assert!(last <= channel.published, "nothing is confirmed before it is published");
                     channel.confirmed = last;
                 }
+                Event::Returned { .. } => unreachable!("only direct replies come back late"),
                 Event::Cancelled { to, consumer } => {
                     let channel = self.channel(address(shard, to));
                     channel.consumers.get_mut(&consumer).expect("a known consumer").cancelled = true;

@@ -6,7 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, Lane, LogHandle, LogSequence, Logged, Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, FrontEnd, HeaderSource, Lane, LogHandle, LogSequence, Logged, NoHeaders,
+    Reply, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
@@ -18,6 +19,7 @@ pub enum Event {
     Got { to: Address, tag: u64, redelivered: bool, body: Vec<u8> },
     Reply { to: Address, reply: Reply },
     Confirm { to: Address, first: u64, last: u64, accepted: bool },
+    Returned { to: Address, body: Vec<u8> },
     Cancelled { to: Address, consumer: ConsumerId },
     Blocked(bool),
 }
@@ -72,6 +74,12 @@ impl FrontEnd for Surroundings {
     }
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
         self.events.push(Event::Confirm { to, first, last, accepted });
+    }
+    fn returned(&mut self, to: Address, message: MessageView<'_>) {
+        self.events.push(Event::Returned { to, body: message.body.to_vec() });
+    }
+    fn header_source<'a>(&self, _properties: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
+        Box::new(NoHeaders)
     }
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.events.push(Event::Cancelled { to, consumer });

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, FrontEnd, NewConnection, NewConsumer, NoHeaders, Publish, Reply, Request, Shard, Verdict,
+    Address, FrontEnd, HeaderSource, NewConnection, NewConsumer, NoHeaders, Publish, Reply, Request, Shard,
+    Verdict,
 };
 use lepus_shards::topology::Operation;
 use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, VhostId};
@@ -87,8 +88,14 @@ fn command(shard: &mut Shard, around: &mut Surroundings<Lines>, slot: u32, line:
                 properties: b"",
                 body: body.as_bytes(),
             };
-            let publish =
-                Publish { message, persistent: true, mandatory: false, ttl_ms: None, headers: &NoHeaders };
+            let publish = Publish {
+                message,
+                persistent: true,
+                mandatory: false,
+                ttl_ms: None,
+                further_keys: &[],
+                headers: &NoHeaders,
+            };
             shard.publish(around, channel, &publish).unwrap();
         }
         ["flood", bytes] => around.front.say(slot, &"x".repeat(bytes.parse().unwrap())),
@@ -212,6 +219,14 @@ impl FrontEnd for Lines {
     }
 
     fn confirm(&mut self, _: Address, _: u64, _: u64, _: bool) {}
+
+    fn returned(&mut self, _: Address, _: MessageView<'_>) {
+        unreachable!("nothing is mandatory");
+    }
+
+    fn header_source<'a>(&self, _: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
+        Box::new(NoHeaders)
+    }
 
     fn consumer_cancelled(&mut self, _: Address, _: ConsumerId) {}
 
