@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use lepus_shards::topology::{Change, TopologyError, Writer};
-use lepus_storage::log::{IndexError, RecoveryError, UnackedIndex, list_segments, read_segment, recover};
+use lepus_storage::log::{DirectoryFiles, IndexError, RecoveryError, UnackedIndex, list_segments, recover};
 use lepus_storage::{DataDir, DataDirError, StoreError, TopologyStore};
 use thiserror::Error;
 
@@ -92,25 +92,24 @@ pub fn check_store(path: &Path) -> Result<Findings, CheckError> {
     for (shard, directory) in shards {
         let unreadable = |source| CheckError::Unreadable { path: directory.clone(), source };
         let segments = list_segments(&directory).map_err(unreadable)?;
-        let recovered = recover(shard, &segments, |segment| read_segment(&directory, segment))
+        let files = DirectoryFiles { directory: &directory, summaries: false };
+        let recovered = recover(shard, &segments, &files)
             .map_err(|source| CheckError::Log { path: directory.clone(), source })?;
         let index = UnackedIndex::open(&directory, shard)?;
         let noted: BTreeMap<_, _> =
             index.entries().map(|entry| ((entry.sequence, entry.queue), entry)).collect();
         for message in &recovered.messages {
-            for queue in &message.queues {
-                let note = noted.get(&(message.head.sequence, *queue));
-                if note.is_some_and(|note| note.settled) {
-                    continue;
+            let note = noted.get(&(message.sequence, message.queue));
+            if note.is_some_and(|note| note.settled) {
+                continue;
+            }
+            match names.get(&message.queue) {
+                Some(name) => {
+                    let count = queues.entry(name).or_default();
+                    count.messages += 1;
+                    count.delivered += u64::from(note.is_some());
                 }
-                match names.get(queue) {
-                    Some(name) => {
-                        let count = queues.entry(name).or_default();
-                        count.messages += 1;
-                        count.delivered += u64::from(note.is_some());
-                    }
-                    None => orphans += 1,
-                }
+                None => orphans += 1,
             }
         }
         let commits: u64 = recovered.segments.iter().map(|segment| segment.commits).sum();
@@ -119,7 +118,7 @@ pub fn check_store(path: &Path) -> Result<Findings, CheckError> {
             findings.text,
             "shard {shard}: {} segments, {commits} commits, {bytes} bytes, {} messages",
             recovered.segments.len(),
-            recovered.messages.len()
+            recovered.messages.chunk_by(|one, other| one.sequence == other.sequence).count()
         );
         for damage in &recovered.damage {
             let _ = writeln!(findings.text, "shard {shard}: DAMAGED: {damage}");

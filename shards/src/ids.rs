@@ -49,6 +49,16 @@ impl QueueId {
         )
     }
 
+    /// The number that stands for it where only numbers go.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// What [`Self::to_bits`] gave.
+    pub fn from_bits(bits: u64) -> QueueId {
+        QueueId(bits)
+    }
+
     /// The shard that owns the queue.
     pub fn owner(self) -> ShardId {
         ShardId((self.0 >> (Self::SLOT_BITS + Self::GENERATION_BITS)) as u16)

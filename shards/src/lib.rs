@@ -27,5 +27,6 @@ pub mod topology;
 pub mod value;
 
 pub use ids::{ChannelId, ConnectionId, ConsumerId, DeliveryTag, DurableId, QueueId, ShardId, VhostId};
+pub use message::Durability;
 pub use refusal::{Refusal, RefusalKind};
 pub use value::{Arguments, Value};

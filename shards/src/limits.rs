@@ -18,6 +18,18 @@ pub const SHARED_BODY_BYTES_MIN: usize = 16 * 1024;
 /// A batch is closed and a new one begun when its arena reaches this.
 pub const BATCH_BYTES_MAX: usize = 256 * 1024;
 
+/// Messages of a queue that stay in memory next to its cursor while there is room.
+pub const POSITIONS_KEPT_AHEAD: u64 = 256;
+
+/// Messages that leave memory in a turn: some 200 µs of work.
+pub const PAGED_OUT_PER_TURN: u64 = 2048;
+
+/// Queues that are looked at in a turn for what can leave memory.
+pub const PAGING_QUEUES_PER_TURN: usize = 256;
+
+/// How long an expired message that is being read from disk waits before it is looked at again.
+pub const EXPIRED_LOAD_RETRY_MS: u64 = 5;
+
 /// Batches in flight from one shard to another on one lane.
 pub const RING_BATCHES: usize = 64;
 
@@ -32,7 +44,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const HISTORY_LENGTH: usize = 20;
 
 /// How often a message may come back to a quorum queue unless the queue says otherwise, as in RabbitMQ 4.
-pub const QUORUM_DELIVERY_LIMIT: u64 = 20;
+pub const QUORUM_DELIVERY_LIMIT: u32 = 20;
 
 /// The share of a shard's memory budget that the histories of its exchanges may take: one part of this
 /// many. They do not drain: a larger share could block publishers for good.

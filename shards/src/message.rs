@@ -23,3 +23,27 @@ impl MessageView<'_> {
         self.exchange.len() + self.routing_key.len() + self.properties.len() + self.body.len()
     }
 }
+
+/// What a message outlives: a queue and a message each say so, and the lesser holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Durability {
+    /// Nothing: the owning shard has it.
+    #[default]
+    Memory,
+    /// The process: the kernel has it.
+    Os,
+    /// Power: it is on stable storage.
+    Fsync,
+}
+
+impl Durability {
+    /// By the name that configuration, queue arguments and headers use.
+    pub fn from_name(name: &str) -> Option<Durability> {
+        match name {
+            "memory" => Some(Durability::Memory),
+            "os" => Some(Durability::Os),
+            "fsync" => Some(Durability::Fsync),
+            _ => None,
+        }
+    }
+}

@@ -6,6 +6,7 @@
 use lepus_shards::message::MessageView;
 
 use super::limits::FRAME_OVERHEAD_BYTES;
+use super::properties::HISTORY;
 use super::table::{Malformed, short};
 
 /// The end of every frame (specification 4.2.3).
@@ -134,6 +135,11 @@ fn put_content(out: &mut Vec<u8>, channel: u16, message: &MessageView<'_>, frame
     out.extend_from_slice(&[0, 60, 0, 0]);
     out.extend_from_slice(&(message.body.len() as u64).to_be_bytes());
     out.extend_from_slice(message.properties);
+    if message.properties.get(1).is_some_and(|low| low & HISTORY as u8 != 0) {
+        // The broker's own mark is not for clients.
+        let flags = out.len() - message.properties.len();
+        out[flags + 1] &= !(HISTORY as u8);
+    }
     out.push(FRAME_END);
     for part in message.body.chunks(frame_max - FRAME_OVERHEAD_BYTES) {
         put_head(out, BODY, channel, part.len());

@@ -1,6 +1,6 @@
 //! Publishes: whole ones straight out of the read buffer, others put together as they come.
 
-use lepus_shards::message::MessageView;
+use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{Publish, Published, Shard};
 use lepus_shards::topology::REPLY_QUEUE;
 
@@ -53,7 +53,10 @@ pub(super) fn take_whole_publish<E: HasFront>(
     };
     let peer = fx.front().peer(slot);
     let (frame_max, channel) = (peer.frame_max, peer.channel(number)?);
-    let usual = channel.state == ChannelState::Open && channel.content.is_none() && !channel.holds_back();
+    let usual = channel.state == ChannelState::Open
+        && channel.content.is_none()
+        && !channel.holds_back()
+        && !channel.publishing_held;
     if !usual
         || body.len() as u64 != header.body_size
         || body.len() + 8 > frame_max
@@ -271,7 +274,7 @@ fn publish<E: HasFront>(
     };
     let publish = Publish {
         message,
-        persistent: properties.persistent,
+        durability: durability(&properties)?,
         mandatory: method.mandatory,
         ttl_ms,
         further_keys: &[],
@@ -344,6 +347,22 @@ fn hand_over<E: HasFront>(
         Ok(_) => Ok(()),
         Err(refusal) => Err(Failure::from_refusal(refusal, IDS)),
     }
+}
+
+/// What the message is to outlive: nothing unless its delivery mode is 2, and then what its header
+/// `x-durability` says, if it has one. The queue may say less.
+fn durability(properties: &Properties<'_>) -> Result<Durability, Failure> {
+    if !properties.persistent {
+        return Ok(Durability::Memory);
+    }
+    let Some(value) = properties.text_header(b"x-durability") else { return Ok(Durability::Fsync) };
+    Durability::from_name(&String::from_utf8_lossy(value)).ok_or_else(|| {
+        let text = format!(
+            "invalid header x-durability '{}': expected fsync, os or memory",
+            String::from_utf8_lossy(value)
+        );
+        Failure::new(PRECONDITION_FAILED, text, IDS)
+    })
 }
 
 /// `expiration`: milliseconds, as text.

@@ -44,3 +44,9 @@ impl<'a> Copies<'a> {
         Ok(copies)
     }
 }
+
+/// The further routing keys that a stored message shows in its headers, a table with its length in front.
+pub(super) fn further_keys(headers: &[u8]) -> Vec<Vec<u8>> {
+    let shown = entries(headers).filter(|entry| entry.name == b"CC" && entry.kind == b'A');
+    shown.flat_map(|entry| long_strings(entry.value)).map(<[u8]>::to_vec).collect()
+}

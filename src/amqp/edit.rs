@@ -5,6 +5,9 @@
 
 use std::ops::Range;
 
+use lepus_shards::Value;
+use lepus_shards::shard::MessageProperty;
+
 use super::properties::{
     APP_ID, CLUSTER_ID, CONTENT_ENCODING, CONTENT_TYPE, CORRELATION_ID, DELIVERY_MODE, EXPIRATION, HEADERS,
     MESSAGE_ID, PRIORITY, REPLY_TO, TIMESTAMP, TYPE, USER_ID,
@@ -55,6 +58,20 @@ pub(super) fn span(bytes: &[u8], wanted: u16) -> Option<Range<usize>> {
         start = end;
     }
     None
+}
+
+/// A property that an exchange may route by, out of well-formed properties.
+pub(super) fn property(bytes: &[u8], property: MessageProperty) -> Option<Value> {
+    let text =
+        |flag| span(bytes, flag).map(|span| Value::LongString(bytes[span.start + 1..span.end].to_vec()));
+    match property {
+        MessageProperty::CorrelationId => text(CORRELATION_ID),
+        MessageProperty::MessageId => text(MESSAGE_ID),
+        MessageProperty::Timestamp => {
+            let seconds = bytes.get(span(bytes, TIMESTAMP)?)?.first_chunk()?;
+            Some(Value::Timestamp(u64::from_be_bytes(*seconds)))
+        }
+    }
 }
 
 /// The properties with another `reply-to`, which must be there and be of at most 255 bytes.

@@ -84,6 +84,8 @@ pub struct Front {
     pub(super) resumable: Vec<u32>,
     pool: Vec<Vec<u8>>,
     pub(super) now_ms: u64,
+    /// Seconds since 1970.
+    pub(super) unix_s: u64,
     pub(super) blocked: bool,
     /// Bytes of bodies that are not complete.
     pub(super) assembly_reserved_bytes: u64,
@@ -105,6 +107,7 @@ impl Front {
             resumable: Vec::new(),
             pool: Vec::new(),
             now_ms: 0,
+            unix_s: 0,
             blocked: false,
             assembly_reserved_bytes: 0,
             assembly_turn: None,
@@ -144,6 +147,11 @@ impl Front {
             failure: None,
         };
         u32::try_from(self.peers.insert(Box::new(peer))).expect("fewer than 2^32 connections")
+    }
+
+    /// Sets the clock on the wall, in seconds since 1970: dead letters carry it.
+    pub fn set_unix_time(&mut self, unix_s: u64) {
+        self.unix_s = unix_s;
     }
 
     /// How many connections there are.
@@ -236,6 +244,7 @@ impl Front {
     }
 
     /// The end of a connection's output, to append to; the connection becomes dirty.
+    #[inline]
     pub(super) fn out(&mut self, slot: u32) -> &mut Vec<u8> {
         let Front { peers, pool, dirty, now_ms, .. } = self;
         let peer = &mut peers[slot as usize];

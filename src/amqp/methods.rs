@@ -28,7 +28,8 @@ pub(super) fn take_settlement<E: HasFront>(
     let (tag, bits) = read_settlement(arguments).map_err(malformed)?;
     let (multiple, verdict) = match ids.1 {
         80 => (bits & 1 != 0, Verdict::Accept),
-        90 => (false, if bits & 1 != 0 { Verdict::Requeue } else { Verdict::Reject }),
+        // RabbitMQ counts a rejected message against the delivery limit, and a nacked one not.
+        90 => (false, if bits & 1 != 0 { Verdict::Fail } else { Verdict::Reject }),
         _ => (bits & 1 != 0, if bits & 2 != 0 { Verdict::Requeue } else { Verdict::Reject }),
     };
     let id = open(fx, slot, number).id;
@@ -141,6 +142,10 @@ fn take_channel<E: HasFront>(
             peer.consumers.retain(|_, name| name.channel != at.number);
             let channel = open(fx, at.slot, at.number);
             channel.state = ChannelState::Closing;
+            if channel.publishing_held {
+                // Publishes that wait for room are not waited for.
+                channel.held.clear();
+            }
             let id = channel.id;
             shard.close_channel(fx, id);
             Ok(())

@@ -14,6 +14,7 @@ mod auth;
 mod codec;
 mod content;
 mod copies;
+mod dead_letter;
 mod edit;
 mod failure;
 mod front;

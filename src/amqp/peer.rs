@@ -3,6 +3,7 @@
 use lepus_shards::{ChannelId, ConnectionId, ConsumerId, VhostId};
 use rustc_hash::FxHashMap;
 
+use super::codec::METHOD;
 use super::failure::Ids;
 use super::output::Output;
 
@@ -132,6 +133,9 @@ pub struct Channel {
     pub last_queue: String,
     pub content: Option<Box<Content>>,
     pub confirming: bool,
+    /// A queue is full and makes the channel's publishes wait: they are held, and what comes behind them,
+    /// except for acks and the channel's close.
+    pub publishing_held: bool,
 }
 
 impl Channel {
@@ -145,10 +149,35 @@ impl Channel {
             last_queue: String::new(),
             content: None,
             confirming: false,
+            publishing_held: false,
+        }
+    }
+
+    /// This frame must wait for room in a queue. A content that has begun does not wait any more, and neither
+    /// do acks, nacks and rejects, which may make that room, nor the channel's close.
+    pub fn awaits_room(&self, kind: u8, ids: Option<Ids>) -> bool {
+        let passes = kind == METHOD && matches!(ids, Some((60, 80 | 90 | 120) | (20, 40)));
+        self.publishing_held && self.content.is_none() && self.state == ChannelState::Open && !passes
+    }
+
+    /// Frames are held only because a queue has no room for the channel's publishes.
+    pub fn only_awaits_room(&self) -> bool {
+        self.publishing_held
+            && self.content.is_none()
+            && self.state == ChannelState::Open
+            && self.busy.is_none()
+    }
+
+    /// This frame must wait, now that it has come.
+    pub fn must_hold(&self, kind: u8, ids: Option<Ids>) -> bool {
+        match self.only_awaits_room() {
+            true => self.awaits_room(kind, ids),
+            false => self.holds_back(),
         }
     }
 
     /// Later frames must wait.
+    #[inline]
     pub fn holds_back(&self) -> bool {
         let closing = match self.state {
             ChannelState::Open => false,
@@ -214,7 +243,8 @@ impl Peer {
 
     /// Some channel has frames, or a request, that are not done with.
     pub fn is_busy(&self) -> bool {
-        !self.orphans.is_empty() || self.channels.iter().any(|(_, channel)| channel.holds_back())
+        !self.orphans.is_empty()
+            || self.channels.iter().any(|(_, channel)| channel.holds_back() && !channel.only_awaits_room())
     }
 
     /// The socket is still read and its frames count.

@@ -8,7 +8,7 @@ use lepus_shards::shard::{HeaderSource, MessageProperty};
 use lepus_shards::{Arguments, Value};
 
 use super::edit;
-use super::table::{Malformed, check_table, short, skip, to_arguments};
+use super::table::{Field, Malformed, check_table, find_text, put_table, short, skip, to_arguments};
 
 pub(super) const CONTENT_TYPE: u16 = 1 << 15;
 pub(super) const CONTENT_ENCODING: u16 = 1 << 14;
@@ -26,6 +26,10 @@ pub(super) const APP_ID: u16 = 1 << 3;
 pub(super) const CLUSTER_ID: u16 = 1 << 2;
 /// The lowest bit announces more flags, which AMQP 0-9-1 does not have; the next is not used.
 const UNKNOWN: u16 = 0b11;
+
+/// The broker's own mark, in the flag that AMQP does not use: it wrote the history that is in the headers
+/// (`dead_letter.rs`). Never set in what clients send, and taken off what they get.
+pub(super) const HISTORY: u16 = 0b10;
 
 /// A view of well-formed properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +119,11 @@ impl<'a> Properties<'a> {
         }
         if rest.is_empty() { Ok(properties) } else { Err(Malformed) }
     }
+
+    /// The text of a header; an empty one if it is something else.
+    pub fn text_header(&self, name: &[u8]) -> Option<&'a [u8]> {
+        find_text(self.headers?, name)
+    }
 }
 
 impl HeaderSource for Properties<'_> {
@@ -125,15 +134,113 @@ impl HeaderSource for Properties<'_> {
             Some(Err(_)) | None => Arguments::new(),
         }
     }
+
     fn property(&self, property: MessageProperty) -> Option<Value> {
-        let text = |flag| edit::span(self.bytes, flag).map(|span| &self.bytes[span.start + 1..span.end]);
-        match property {
-            MessageProperty::CorrelationId => Some(Value::LongString(text(CORRELATION_ID)?.to_vec())),
-            MessageProperty::MessageId => Some(Value::LongString(text(MESSAGE_ID)?.to_vec())),
-            MessageProperty::Timestamp => {
-                let seconds = self.bytes.get(edit::span(self.bytes, TIMESTAMP)?)?.first_chunk()?;
-                Some(Value::Timestamp(u64::from_be_bytes(*seconds)))
+        edit::property(self.bytes, property)
+    }
+}
+
+/// Well-formed properties, cut where the broker rewrites them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts<'a> {
+    flags: u16,
+    /// What comes before the headers.
+    before: &'a [u8],
+    /// The table, its length in front.
+    pub headers: Option<&'a [u8]>,
+    /// Between headers and expiration.
+    between: &'a [u8],
+    pub expiration: Option<&'a [u8]>,
+    after: &'a [u8],
+    /// Delivery mode 2.
+    pub persistent: bool,
+    /// 0 if there is none.
+    pub priority: u8,
+    /// The broker wrote the history in the headers.
+    pub has_history: bool,
+}
+
+impl<'a> Parts<'a> {
+    /// The parts of stored properties.
+    ///
+    /// # Errors
+    /// When they are not well-formed; what is stored is.
+    pub fn of(bytes: &'a [u8]) -> Result<Parts<'a>, Malformed> {
+        let (flags, list) = bytes.split_first_chunk::<2>().ok_or(Malformed)?;
+        let flags = u16::from_be_bytes(*flags);
+        let has = |flag| flags & flag != 0;
+        let up_to = |start: &'a [u8], end: &'a [u8]| &start[..start.len() - end.len()];
+        let mut rest = list;
+        for flag in [CONTENT_TYPE, CONTENT_ENCODING] {
+            if has(flag) {
+                rest = short(rest)?.1;
             }
         }
+        let before = up_to(list, rest);
+        let mut headers = None;
+        if has(HEADERS) {
+            let behind = check_table(rest)?;
+            headers = Some(up_to(rest, behind));
+            rest = behind;
+        }
+        let (start, mut persistent, mut priority) = (rest, false, 0);
+        if has(DELIVERY_MODE) {
+            persistent = rest.first() == Some(&2);
+            rest = skip(rest, 1)?;
+        }
+        if has(PRIORITY) {
+            priority = *rest.first().ok_or(Malformed)?;
+            rest = skip(rest, 1)?;
+        }
+        for flag in [CORRELATION_ID, REPLY_TO] {
+            if has(flag) {
+                rest = short(rest)?.1;
+            }
+        }
+        let between = up_to(start, rest);
+        let mut expiration = None;
+        if has(EXPIRATION) {
+            let (text, behind) = short(rest)?;
+            (expiration, rest) = (Some(text), behind);
+        }
+        let has_history = has(HISTORY);
+        Ok(Parts {
+            flags,
+            before,
+            headers,
+            between,
+            expiration,
+            after: rest,
+            persistent,
+            priority,
+            has_history,
+        })
+    }
+
+    /// The headers as the kernel has them.
+    pub fn arguments(&self) -> Arguments {
+        match self.headers.map(parse_field_table) {
+            Some(Ok((_, table))) => to_arguments(&table),
+            Some(Err(_)) | None => Arguments::new(),
+        }
+    }
+
+    /// The properties with other headers. As those of a `dead` letter, they have no expiration and the
+    /// broker's mark.
+    pub fn with_headers(&self, headers: &[Field<'_>], dead: bool) -> Vec<u8> {
+        let mut flags = self.flags | HEADERS;
+        if dead {
+            flags = (flags | HISTORY) & !EXPIRATION;
+        }
+        let mut out = flags.to_be_bytes().to_vec();
+        out.extend_from_slice(self.before);
+        put_table(&mut out, headers);
+        out.extend_from_slice(self.between);
+        if let Some(text) = self.expiration.filter(|_| !dead) {
+            out.push(text.len() as u8);
+            out.extend_from_slice(text);
+        }
+        out.extend_from_slice(self.after);
+        out
     }
 }

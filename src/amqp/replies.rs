@@ -2,7 +2,7 @@
 
 use amq_protocol::protocol::{AMQPClass, basic, channel, connection, exchange, queue};
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{Address, FrontEnd, HeaderSource, Reply};
+use lepus_shards::shard::{Address, FrontEnd, Reply};
 use lepus_shards::{ConsumerId, DeliveryTag, Refusal};
 
 use super::codec::{put_confirm, put_deliver, put_get_ok, put_return};
@@ -10,7 +10,6 @@ use super::failure::Failure;
 use super::front::Front;
 use super::method;
 use super::peer::{Asked, Busy, ChannelState, ConsumerName, Pause};
-use super::properties::Properties;
 
 impl FrontEnd for Front {
     fn deliver(
@@ -80,13 +79,6 @@ impl FrontEnd for Front {
         }
     }
 
-    fn header_source<'a>(&self, properties: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
-        match Properties::parse(properties) {
-            Ok(properties) => Box::new(properties),
-            Err(_) => unreachable!("properties are checked before the shard gets them"),
-        }
-    }
-
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         let slot = to.connection.slot;
         if !self.is_current(to) {
@@ -96,6 +88,35 @@ impl FrontEnd for Front {
         if self.peer(slot).capabilities.cancel_notify {
             let cancel = basic::Cancel { consumer_tag: (&*name.tag).into(), nowait: true };
             method::write(self.out(slot), to.channel, &AMQPClass::Basic(basic::AMQPMethod::Cancel(cancel)));
+        }
+    }
+
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        let slot = to.connection.slot;
+        if !self.is_current(to) {
+            return;
+        }
+        let Some(channel) = self.channel(slot, to.channel) else { return };
+        if channel.state != ChannelState::Open {
+            return;
+        }
+        // An answer that is under way finds nobody waiting.
+        channel.busy = None;
+        channel.unreleased = true;
+        self.write_channel_close(slot, to.channel, &Failure::from_refusal(refusal, (0, 0)));
+        self.mark_resumable(slot);
+    }
+
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        let slot = to.connection.slot;
+        if !self.is_current(to) {
+            return;
+        }
+        if let Some(channel) = self.channel(slot, to.channel) {
+            channel.publishing_held = held;
+        }
+        if !held {
+            self.mark_resumable(slot);
         }
     }
 

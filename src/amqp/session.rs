@@ -105,7 +105,7 @@ fn replay_held<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32) {
         }
     }
     for (number, held) in replays {
-        let mut used = 0;
+        let (mut used, mut kept) = (0, Vec::new());
         while used < held.len() {
             let peer = fx.front().peer(slot);
             if !peer.is_running() {
@@ -116,6 +116,12 @@ fn replay_held<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32) {
             }
             let head = FrameHead::read(&held[used..]).expect("only whole frames are held");
             let end = used + head.frame_bytes();
+            let ids = method::ids(&held[used + FrameHead::BYTES..end]);
+            if peer.channel(number).is_some_and(|channel| channel.awaits_room(head.kind, ids)) {
+                kept.extend_from_slice(&held[used..end]);
+                used = end;
+                continue;
+            }
             match take_channel_frame(shard, fx, slot, head, &held[used..end]) {
                 Ok(Taken::Done) => {}
                 Ok(Taken::Later(pause)) => {
@@ -126,7 +132,8 @@ fn replay_held<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32) {
             }
             used = end;
         }
-        keep_held(fx, slot, number, &held[used..]);
+        kept.extend_from_slice(&held[used..]);
+        keep_held(fx, slot, number, &kept);
     }
 }
 
@@ -212,7 +219,7 @@ fn take_frame<E: HasFront>(shard: &mut Shard, fx: &mut E, slot: u32, bytes: &[u8
         return Some(frame.len());
     }
     if let Some(channel) = fx.front().channel(slot, head.channel)
-        && channel.holds_back()
+        && channel.must_hold(head.kind, method::ids(&frame[FrameHead::BYTES..]))
     {
         return hold(fx, slot, head.channel, frame);
     }

@@ -1,5 +1,7 @@
 //! Field tables: checked before anything recursive reads them, and converted to the kernel's values.
 
+use std::borrow::Cow;
+
 use amq_protocol::types::{AMQPValue, FieldTable};
 use lepus_shards::{Arguments, Value};
 
@@ -114,6 +116,60 @@ pub(super) fn kind_name(kind: u8) -> &'static str {
         b'A' => "array",
         _ => "table",
     }
+}
+
+/// The long string under this name on the outermost level of a well-formed table; also an empty one for a
+/// value of another type, so that it is noticed.
+pub fn find_text<'a>(table: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+    let (kind, value) = find_value(table, wanted)?.split_first()?;
+    match kind {
+        b'S' => long(value).ok().map(|(text, _)| text),
+        _ => Some(&[]),
+    }
+}
+
+/// What follows this name: the value's type, the value, and all that is behind it.
+fn find_value<'a>(table: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+    let (mut inside, _) = long(table).ok()?;
+    while !inside.is_empty() {
+        let (name, value) = short(inside).ok()?;
+        if name == wanted {
+            return Some(value);
+        }
+        inside = check_value(value, 0).ok()?;
+    }
+    None
+}
+
+/// A field of a table: its name, and its value with the type in front, as on the wire.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Field<'a> {
+    pub name: &'a [u8],
+    pub value: Cow<'a, [u8]>,
+}
+
+/// The fields of a well-formed table (its length in front), on its outermost level.
+pub fn fields(table: &[u8]) -> impl Iterator<Item = Field<'_>> {
+    let mut inside = long(table).map_or(&[][..], |(inside, _)| inside);
+    std::iter::from_fn(move || {
+        let (name, value) = short(inside).ok()?;
+        let rest = check_value(value, 0).ok()?;
+        inside = rest;
+        Some(Field { name, value: Cow::Borrowed(&value[..value.len() - rest.len()]) })
+    })
+}
+
+/// Appends a table of these fields, its length in front.
+pub fn put_table(out: &mut Vec<u8>, fields: &[Field<'_>]) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    for field in fields {
+        out.push(u8::try_from(field.name.len()).expect("a field's name is a short string"));
+        out.extend_from_slice(field.name);
+        out.extend_from_slice(&field.value);
+    }
+    let len = (out.len() - start - 4) as u32;
+    out[start..start + 4].copy_from_slice(&len.to_be_bytes());
 }
 
 /// Passes over `count` bytes.

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, HeaderSource, Lane, LogHandle, LogSequence, Logged, Reply, Shard,
-    ShardConfig,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
+    MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{
+    Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, Value,
+};
 
 pub use self::codec::check_codec;
 pub use self::connection::{Script, Step, check_connection, play};
@@ -40,14 +42,47 @@ impl Backplane for Alone {
     fn outgoing(&mut self, _to: ShardId, _lane: Lane) -> &mut Batch {
         unreachable!("there is one shard")
     }
-    fn append(&mut self, _message: &MessageView<'_>, _ttl_ms: Option<u64>, _queues: &[DurableId]) -> Logged {
+    fn append(
+        &mut self,
+        _message: &MessageView<'_>,
+        _ttl_ms: Option<u64>,
+        _sync: bool,
+        _queues: &[DurableId],
+    ) -> Logged {
         self.appended += 1;
-        Logged { sequence: self.appended, handle: LogHandle::NONE }
+        Logged { sequence: self.appended, in_log: false }
     }
-    fn claimed(&mut self, _message: LogHandle, _queue: DurableId) {}
-    fn settled(&mut self, _message: LogHandle, _queue: DurableId) {}
+    fn claimed(&mut self, _message: LogSequence, _queue: DurableId) {}
+    fn settled(&mut self, _message: LogSequence, _queue: Option<DurableId>) {}
+    fn spill(&mut self, _message: &MessageView<'_>) -> Option<LogSequence> {
+        None
+    }
+    fn load(&mut self, _message: LogSequence, _waiter: QueueId) -> Loaded<'_> {
+        unreachable!("without a log nothing is paged out")
+    }
     fn persist(&mut self, version: u64, _writes: Vec<StoreWrite>) {
         self.persisted = Some(version);
+    }
+}
+
+impl PropertyFormat for Alone {
+    fn headers(&self, properties: &[u8]) -> Arguments {
+        self.front.headers(properties)
+    }
+    fn property(&self, properties: &[u8], property: MessageProperty) -> Option<Value> {
+        self.front.property(properties, property)
+    }
+    fn further_keys(&self, properties: &[u8]) -> Vec<Vec<u8>> {
+        self.front.further_keys(properties)
+    }
+    fn priority(&self, properties: &[u8]) -> u8 {
+        self.front.priority(properties)
+    }
+    fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
+        self.front.dead_letter(message, death)
+    }
+    fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
+        self.front.with_returns(properties, returns)
     }
 }
 
@@ -74,11 +109,14 @@ impl FrontEnd for Alone {
     fn returned(&mut self, to: Address, message: MessageView<'_>) {
         self.front.returned(to, message);
     }
-    fn header_source<'a>(&self, properties: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
-        self.front.header_source(properties)
-    }
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);
+    }
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.front.channel_failed(to, refusal);
+    }
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.front.publishing_held(to, held);
     }
     fn publishing_blocked(&mut self, blocked: bool) {
         self.front.publishing_blocked(blocked);
@@ -103,7 +141,14 @@ impl Trial {
     /// With this much memory for messages, and for bodies that are not complete.
     pub fn with_budgets(memory_budget_bytes: u64, assembly_budget_bytes: u64) -> Trial {
         let (writer, changes) = Writer::restore(1, Vec::new(), "/", fastrand::Rng::with_seed(1)).unwrap();
-        let config = ShardConfig { id: ShardId(0), shards: 1, epoch: 1, memory_budget_bytes };
+        let config = ShardConfig {
+            id: ShardId(0),
+            shards: 1,
+            epoch: 1,
+            memory_budget_bytes,
+            durability: Durability::Fsync,
+            consumer_timeout_ms: 1_800_000,
+        };
         let credentials =
             Credentials { user: "guest".into(), password: "guest".into(), loopback_users: Vec::new() };
         let front = Front::new(FrontConfig {

@@ -100,12 +100,11 @@ keys! {
     /// What a confirm of a persistent message in durable queues means. `fsync`: it is on stable storage
     /// and survives a power loss. `os`: the kernel has it, and it survives a crash of the broker.
     /// `memory`: the broker has it; messages do not survive a restart then, definitions of durable
-    /// exchanges, queues and bindings do.
+    /// exchanges, queues and bindings do. A queue's argument `x-durability` says it for that queue.
     "durability" durability: Durability = Durability::Fsync,
         "one of fsync, os and memory";
 
-    /// Size of the files that a shard's log is made of, in MiB. Two are made ahead for each shard. Not
-    /// used with `durability = "memory"`.
+    /// Size of the files that a shard's log is made of, in MiB. Two are made ahead for each shard.
     "segment_mib" segment_mib: u64 = 64,
         "an integer from 1 to 1024", if |n| (1..=1024).contains(n);
 
@@ -160,6 +159,11 @@ keys! {
     /// How long a new connection may take to log in and open a vhost, in milliseconds.
     "amqp.handshake_timeout_ms" handshake_timeout_ms: u64 = 10_000,
         "an integer from 10 to 600000", if |n| (10..=600_000).contains(n);
+
+    /// How long a delivery may stay unacked before its channel is closed, in milliseconds; 0 is for ever. A
+    /// queue's `x-consumer-timeout` goes before it.
+    "amqp.consumer_timeout_ms" consumer_timeout_ms: u64 = 1_800_000,
+        "an integer from 0 to 315360000000", if |n| *n <= 315_360_000_000;
 
     /// How long a client may leave what was sent to it unread before it is cut off, in milliseconds.
     "amqp.write_stall_timeout_ms" write_stall_timeout_ms: u64 = 30_000,

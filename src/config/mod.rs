@@ -36,6 +36,7 @@ impl Config {
             segment_bytes: self.segment_mib << 20,
             disk_free_limit_bytes: self.disk_free_limit_mib << 20,
             handshake_timeout_ms: self.handshake_timeout_ms,
+            consumer_timeout_ms: self.consumer_timeout_ms,
             write_stall_timeout_ms: self.write_stall_timeout_ms,
             spin_before_park_us: self.spin_before_park_us,
             product: self.product.clone(),

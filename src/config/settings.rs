@@ -33,6 +33,8 @@ pub struct Settings {
     pub disk_free_limit_bytes: u64,
     /// How long a connection may take from accept to `connection.open`.
     pub handshake_timeout_ms: u64,
+    /// How long a delivery may stay unacked, where its queue does not say; 0 is for ever.
+    pub consumer_timeout_ms: u64,
     /// How long a connection may leave output unread before it is cut off.
     pub write_stall_timeout_ms: u64,
     /// How long an idle shard spins before it sleeps.

@@ -3,12 +3,12 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lepus_shards::ConnectionId;
 use lepus_shards::runtime::{Placement, ShardOptions};
 use lepus_shards::shard::Shard;
 use lepus_shards::topology::Writer;
+use lepus_shards::{ConnectionId, Durability};
 
 use super::broker::{Broker, ServerError};
 use super::message_log::LogSettings;
@@ -17,7 +17,7 @@ use super::surroundings::Surroundings;
 use super::{recovery, store};
 use crate::amqp::{self, Credentials, Front, FrontConfig, HasFront};
 use crate::boot::ServerPlan;
-use crate::config::{Durability, Settings};
+use crate::config::{self, Settings};
 
 /// Runs the broker as planned, with AMQP on all its listening sockets, until it has been asked to
 /// stop and has drained.
@@ -33,13 +33,8 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
     let (epoch, mut store) = (plan.boot_epoch as u32, plan.store);
     // Where queues are comes first: their messages follow, now or at the next start.
     store::write_now(&mut store, writer.take_store_writes())?;
-    let logs = match log_settings(&settings) {
-        None => Vec::new(),
-        Some(log) => {
-            let queues = recovery::durable_queues(&changes);
-            recovery::recover_logs(&plan.data_dir, shards, epoch, &log, &queues)?
-        }
-    };
+    let queues = recovery::durable_queues(&changes);
+    let logs = recovery::recover_logs(&plan.data_dir, shards, epoch, &log_settings(&settings), &queues)?;
     let broker = Broker {
         shards: plan.cpus.into_iter().map(Placement::Cpu).collect(),
         options: ShardOptions {
@@ -50,9 +45,11 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
         changes,
         writer,
         store,
+        durability: durability(settings.durability),
         logs,
         epoch,
         memory_per_shard_bytes: settings.memory_per_shard_bytes,
+        consumer_timeout_ms: settings.consumer_timeout_ms,
         write_stall_timeout_ms: settings.write_stall_timeout_ms,
         shutdown: plan.shutdown,
         on_ready: plan.on_ready,
@@ -65,15 +62,20 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
     broker.run(move |_| Front::new(front_config(&settings, authenticate)))
 }
 
-/// How the shards' logs are kept; none if messages are in memory only.
-fn log_settings(settings: &Settings) -> Option<LogSettings> {
-    let sync = match settings.durability {
-        Durability::Fsync => true,
-        Durability::Os => false,
-        Durability::Memory => return None,
-    };
+/// How the shards' logs are kept. There is one also if messages are in memory only: for queues that ask
+/// for more, and for what memory has no room for.
+fn log_settings(settings: &Settings) -> LogSettings {
+    let sync = settings.durability == config::Durability::Fsync;
     let (segment_bytes, free_limit_bytes) = (settings.segment_bytes, settings.disk_free_limit_bytes);
-    Some(LogSettings { sync, segment_bytes, free_limit_bytes })
+    LogSettings { sync, segment_bytes, free_limit_bytes }
+}
+
+fn durability(configured: config::Durability) -> Durability {
+    match configured {
+        config::Durability::Fsync => Durability::Fsync,
+        config::Durability::Os => Durability::Os,
+        config::Durability::Memory => Durability::Memory,
+    }
 }
 
 fn front_config(settings: &Settings, authenticate: Arc<Credentials>) -> FrontConfig {
@@ -126,6 +128,8 @@ impl Protocol for Front {
     }
 
     fn tick(shard: &mut Shard, around: &mut Surroundings<Front>, now_ms: u64) {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        around.front.set_unix_time(unix.map_or(0, |since| since.as_secs()));
         amqp::tick(shard, around, now_ms);
     }
 

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use lepus_shards::ShardId;
 use lepus_shards::mesh::{Bell, Mesh, MeshPort};
 use lepus_shards::runtime::{
     Doorbell, DoorbellWaiter, Listener, Placement, RuntimeError, ShardOptions, sleep, spawn, spawn_shards,
 };
 use lepus_shards::shard::{Batch, Shard, ShardConfig, WRITER};
 use lepus_shards::topology::{Change, TopologyError, Writer};
+use lepus_shards::{Durability, ShardId};
 use lepus_storage::{StoreError, TopologyStore};
 
 use super::accept::{self, Handovers};
@@ -67,12 +67,16 @@ pub struct Broker {
     pub writer: Writer,
     /// Where durable changes go.
     pub store: TopologyStore,
-    /// The shards' logs, read; none if messages are in memory only.
+    /// What messages in durable queues outlive unless the queue says otherwise.
+    pub(super) durability: Durability,
+    /// The shards' logs, read; without them nothing outlives the process.
     pub(super) logs: Vec<LogSeed>,
     /// Counts the starts of the broker.
     pub epoch: u32,
     /// Bytes of messages on one shard from which on publishers are blocked.
     pub memory_per_shard_bytes: u64,
+    /// How long a delivery may stay unacked, where its queue does not say; 0 is for ever.
+    pub consumer_timeout_ms: u64,
     /// How long a connection may leave output unread.
     pub write_stall_timeout_ms: u64,
     /// Asks for a drain and a stop.
@@ -106,6 +110,8 @@ struct Common {
     shards: usize,
     epoch: u32,
     memory_per_shard_bytes: u64,
+    durability: Durability,
+    consumer_timeout_ms: u64,
     write_stall_timeout_ms: u64,
 }
 
@@ -186,6 +192,8 @@ impl Broker {
             shards,
             epoch: self.epoch,
             memory_per_shard_bytes: self.memory_per_shard_bytes,
+            durability: self.durability,
+            consumer_timeout_ms: self.consumer_timeout_ms,
             write_stall_timeout_ms: self.write_stall_timeout_ms,
         });
         let mut first = Some(FirstSeed {
@@ -242,12 +250,17 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         shards: common.shards,
         epoch: common.epoch,
         memory_budget_bytes: common.memory_per_shard_bytes,
+        durability: common.durability,
+        consumer_timeout_ms: common.consumer_timeout_ms,
     };
     let mut shard = Shard::new(config, &common.changes, writer);
     let log = log.map(|seed| {
         let mut queues = recovery::durable_queues(&common.changes);
         queues.retain(|_, queue| queue.owner() == shard.id());
-        MessageLog::start(seed, own_doorbell.as_fd(), &queues, |restored| shard.restore(restored))
+        let with_records = queues.values().copied().filter(|&queue| shard.needs_records(queue)).collect();
+        MessageLog::start(seed, own_doorbell.as_fd(), &queues, &with_records, |restored| {
+            shard.restore(&front, restored);
+        })
     });
     let home = Home::new(WorkerParts {
         shard,

@@ -2,7 +2,8 @@
 //! wall.
 //!
 //! Runs on the shard's thread. In each turn [`MessageLog::poll`] takes what the disk has done and begins
-//! the next commit. A delivery is noted in the index before it goes out, and a settlement stays noted
+//! the next commit. What is live is not in memory, here or in the log: it is loaded when its turn comes. A
+//! delivery is noted in the index before it goes out, and a settlement stays noted
 //! there until the log has it on disk: so a killed process forgets neither.
 
 use std::os::fd::BorrowedFd;
@@ -11,15 +12,16 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lepus_shards::message::MessageView;
 use lepus_shards::queue::record_head;
-use lepus_shards::shard::{LogHandle, LogSequence, Logged, Restored};
+use lepus_shards::shard::{Loaded, LogSequence, Logged, Restored};
 use lepus_shards::{DurableId, QueueId};
 use lepus_storage::limits::{COMMIT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use lepus_storage::log::{
-    Handle, LogFailed, LogOptions, Recovered, ShardLog, UnackedIndex, UringDisk, UringOptions,
+    self, DirectoryFiles, LiveMessage, LogFailed, LogOptions, NOBODY, Recovered, SegmentFiles as _, ShardLog,
+    UnackedIndex, UringDisk, UringOptions, find_content,
 };
 use lepus_tuning::disk;
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::limits::{COMMIT_SPIN, FREE_SPACE_CHECK};
 
@@ -55,7 +57,8 @@ fn unix_ms() -> u64 {
 
 impl MessageLog {
     /// Begins the log, and gives what is in it to `restore`, in order. `queues` are the durable queues of
-    /// the shard; what is in the log for others was left by deleted ones, and is dropped.
+    /// the shard; what is in the log for others was left by deleted ones, and is dropped. Messages of
+    /// `with_records` are given with their records.
     ///
     /// # Errors
     /// When the disk cannot be used.
@@ -63,45 +66,46 @@ impl MessageLog {
         seed: LogSeed,
         doorbell: BorrowedFd<'_>,
         queues: &FxHashMap<DurableId, QueueId>,
-        mut restore: impl FnMut(Restored<'_>),
+        with_records: &FxHashSet<QueueId>,
+        mut restore: impl FnMut(Restored),
     ) -> std::io::Result<MessageLog> {
         let LogSeed { directory, options, recovered, mut index, free_limit_bytes } = seed;
         let disk = UringDisk::open(&directory, UringOptions::default())?;
         disk.register_eventfd(doorbell)?;
         info!(shard = options.shard, writes = %disk.method(), messages = recovered.messages.len(), "log opened");
-        let (mut log, handles) = ShardLog::new(disk, options, &recovered);
+        let mut log = ShardLog::new(disk, options, &recovered);
         let (now_ms, noted) = (unix_ms(), index_by_message(&index));
-        let mut here = Vec::new();
         // What the log and the index agree on stays noted; the rest is of messages that are gone.
         let mut kept = FxHashSet::default();
-        for (message, handle) in recovered.messages.into_iter().zip(handles) {
-            let sequence = message.head.sequence;
-            here.clear();
-            let mut dropped = Vec::new();
-            for durable in message.queues {
-                let note = noted.get(&(sequence, durable));
-                match (queues.get(&DurableId(durable)), note) {
-                    (Some(&queue), None) => here.push((queue, 0)),
-                    (Some(&queue), Some(note)) if !note.settled => {
-                        kept.insert((sequence, durable));
-                        here.push((queue, note.deliveries));
+        let mut records = Records { directory: &directory, last: None };
+        for message in recovered.messages {
+            let name = (message.sequence, message.queue);
+            let note = noted.get(&name);
+            if note.is_some() {
+                kept.insert(name);
+            }
+            match queues.get(&DurableId(message.queue)) {
+                Some(&queue) if note.is_none_or(|note| !note.settled) => {
+                    let record = with_records.contains(&queue).then(|| records.read(&message)).flatten();
+                    if record.is_none() && with_records.contains(&queue) {
+                        error!(queue = ?queue, "a message cannot be read back from the log and is lost");
+                        log.settle(message.sequence, message.queue);
+                        continue;
                     }
-                    _ => dropped.push(durable),
+                    restore(Restored {
+                        message: message.sequence,
+                        queue,
+                        returns: note.map_or(0, |note| note.deliveries),
+                        ttl_ms: message.ttl_ms.map(|ttl_ms| ttl_ms.get()),
+                        age_ms: now_ms.saturating_sub(message.published_ms),
+                        record,
+                    });
                 }
-            }
-            if !here.is_empty() {
-                restore(Restored {
-                    record: message.content,
-                    handle: LogHandle(handle.0),
-                    queues: &here,
-                    ttl_ms: message.head.ttl_ms,
-                    age_ms: now_ms.saturating_sub(message.head.published_ms),
-                });
-            }
-            for durable in dropped {
-                log.settle(handle, durable);
-                index.settled(sequence, durable);
-                kept.insert((sequence, durable));
+                _ => {
+                    log.settle(message.sequence, message.queue);
+                    index.settled(message.sequence, message.queue);
+                    kept.insert(name);
+                }
             }
         }
         index.retain(|entry| kept.contains(&(entry.sequence, entry.queue)));
@@ -117,21 +121,49 @@ impl MessageLog {
         })
     }
 
-    pub fn append(&mut self, message: &MessageView<'_>, ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
-        let head = record_head(message);
-        let parts = [&head[..], message.exchange, message.routing_key, message.properties, message.body];
+    pub fn append(
+        &mut self,
+        message: &MessageView<'_>,
+        ttl_ms: Option<u64>,
+        sync: bool,
+        queues: &[DurableId],
+    ) -> Logged {
         let queues = queues.iter().map(|queue| queue.0);
-        let appended = self.log.append(self.unix_ms, ttl_ms, queues, &parts);
-        Logged { sequence: appended.sequence, handle: LogHandle(appended.handle.0) }
+        let sequence =
+            self.log.append(self.unix_ms, ttl_ms, sync, queues, &record(message, &record_head(message)));
+        Logged { sequence, in_log: true }
     }
 
-    pub fn claimed(&mut self, message: LogHandle, queue: DurableId) {
-        self.index.delivered(self.log.sequence(Handle(message.0)), queue.0);
+    pub fn spill(&mut self, message: &MessageView<'_>) -> LogSequence {
+        self.log.spill(&record(message, &record_head(message)))
     }
 
-    pub fn settled(&mut self, message: LogHandle, queue: DurableId) {
-        let sequence = self.log.settle(Handle(message.0), queue.0);
-        self.index.settled(sequence, queue.0);
+    pub fn claimed(&mut self, message: LogSequence, queue: DurableId) {
+        if !self.log.is_spilled(message) {
+            self.index.delivered(message, queue.0);
+        }
+    }
+
+    pub fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
+        let spilled = self.log.is_spilled(message);
+        let queue = queue.filter(|_| !spilled).map_or(NOBODY, |queue| queue.0);
+        self.log.settle(message, queue);
+        if !spilled {
+            self.index.settled(message, queue);
+        }
+    }
+
+    pub fn load(&mut self, message: LogSequence, waiter: QueueId) -> Loaded<'_> {
+        match self.log.load(message, waiter.to_bits()) {
+            log::Loaded::Content(record) => Loaded::Record(record),
+            log::Loaded::Later => Loaded::Later,
+            log::Loaded::Lost => Loaded::Lost,
+        }
+    }
+
+    /// Queues that asked for something that is there now.
+    pub fn take_arrived(&mut self) -> impl Iterator<Item = QueueId> + use<> {
+        self.log.take_arrived().into_iter().map(QueueId::from_bits)
     }
 
     /// Takes what the disk has done, and gives it more to do. Gives the frontier.
@@ -201,6 +233,27 @@ impl MessageLog {
     }
 }
 
+/// Records of a log that is being opened; the segment that was read last is kept.
+struct Records<'a> {
+    directory: &'a Path,
+    last: Option<(u64, Vec<u8>)>,
+}
+
+impl Records<'_> {
+    fn read(&mut self, message: &LiveMessage) -> Option<Box<[u8]>> {
+        if self.last.as_ref().is_none_or(|(segment, _)| *segment != message.segment) {
+            let files = DirectoryFiles { directory: self.directory, summaries: false };
+            self.last = Some((message.segment, files.segment(message.segment).ok()?));
+        }
+        find_content(&self.last.as_ref()?.1, message).map(Into::into)
+    }
+}
+
+/// The parts of a message's record, as [`lepus_shards::queue::view_record`] takes them apart.
+fn record<'a>(message: &MessageView<'a>, head: &'a [u8]) -> [&'a [u8]; 5] {
+    [head, message.exchange, message.routing_key, message.properties, message.body]
+}
+
 fn free_bytes(directory: &Path) -> Option<u64> {
     disk::free_bytes(directory).ok()
 }
@@ -214,7 +267,7 @@ fn index_by_message(index: &UnackedIndex) -> Notes {
 /// How a log is to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LogSettings {
-    /// Confirm when the message is on stable storage, and not when the kernel has it.
+    /// Settlements go to stable storage, and not only to the kernel.
     pub sync: bool,
     /// Size of a segment file, in bytes.
     pub segment_bytes: u64,

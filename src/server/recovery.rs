@@ -13,8 +13,9 @@ use std::{fs, io, thread};
 use lepus_shards::topology::Change;
 use lepus_shards::{DurableId, QueueId};
 use lepus_storage::log::{
-    Handle, IndexEntry, IndexError, LiveMessage, LogFailed, Recovered, RecoveryError, ShardLog, UnackedIndex,
-    UringDisk, UringOptions, list_segments, read_segment, recover, truncate_segment,
+    DirectoryFiles, IndexEntry, IndexError, LiveMessage, LogFailed, Recovered, RecoveryError,
+    SegmentFiles as _, ShardLog, UnackedIndex, UringDisk, UringOptions, find_content, list_segments, recover,
+    truncate_segment,
 };
 use rustc_hash::FxHashMap;
 use tracing::{error, info};
@@ -122,7 +123,8 @@ fn read_log(shard: usize, directory: PathBuf) -> Result<ReadLog, LogError> {
     let io = |source| LogError::Io { path: directory.clone(), source };
     fs::create_dir_all(&directory).map_err(io)?;
     let segments = list_segments(&directory).map_err(io)?;
-    let recovered = recover(shard as u32, &segments, |segment| read_segment(&directory, segment))
+    let files = DirectoryFiles { directory: &directory, summaries: true };
+    let recovered = recover(shard as u32, &segments, &files)
         .map_err(|source| LogError::Recovery { path: directory.clone(), source })?;
     for damage in &recovered.damage {
         error!(directory = %directory.display(), "the log is damaged: {damage}; what else is there is kept");
@@ -136,8 +138,14 @@ fn read_log(shard: usize, directory: PathBuf) -> Result<ReadLog, LogError> {
     Ok(ReadLog { shard, directory, recovered })
 }
 
-/// A message of one log that belongs in another: its queues there, and how often each has delivered it.
-type Stray<'a> = (&'a LiveMessage, Vec<(u64, u32)>);
+/// A message of one log that belongs in another: what it is, its queues there, and how often each has
+/// delivered it.
+struct Stray {
+    published_ms: u64,
+    ttl_ms: Option<u64>,
+    content: Box<[u8]>,
+    queues: Vec<(u64, u32)>,
+}
 
 /// Moves messages to the logs of the shards that own their queues. True if any log has changed.
 fn move_strays(
@@ -148,33 +156,15 @@ fn move_strays(
     queues: &FxHashMap<DurableId, QueueId>,
     logs: &[ReadLog],
 ) -> Result<bool, LogError> {
-    let mut to: HashMap<usize, Vec<Stray<'_>>> = HashMap::new();
-    for log in logs {
-        let index = UnackedIndex::open(&log.directory, log.shard as u32)?;
-        let noted: HashMap<_, _> =
-            index.entries().map(|entry| ((entry.sequence, entry.queue), entry)).collect();
-        for message in &log.recovered.messages {
-            let mut by_owner: HashMap<usize, Vec<(u64, u32)>> = HashMap::new();
-            for &durable in &message.queues {
-                let note = noted.get(&(message.head.sequence, durable));
-                if let Some(owner) = elsewhere(log, queues, durable)
-                    && note.is_none_or(|note| !note.settled)
-                {
-                    let deliveries = note.map_or(0, |note| note.deliveries);
-                    by_owner.entry(owner).or_default().push((durable, deliveries));
-                }
-            }
-            for (owner, durable) in by_owner {
-                to.entry(owner).or_default().push((message, durable));
-            }
-        }
-    }
+    let none_astray = logs
+        .iter()
+        .all(|log| log.recovered.messages.iter().all(|row| elsewhere(log, queues, row.queue).is_none()));
     let obsolete = logs.iter().filter(|log| log.shard >= shards);
-    if to.is_empty() && obsolete.clone().next().is_none() {
+    if none_astray && obsolete.clone().next().is_none() {
         return Ok(false);
     }
-    for (owner, strays) in to {
-        append_strays(&logs[owner], epoch, settings, &strays)?;
+    for log in logs {
+        move_strays_of(log, epoch, settings, queues, logs)?;
     }
     // Everything is on disk in its new place.
     for log in logs {
@@ -192,6 +182,57 @@ fn move_strays(
     Ok(true)
 }
 
+/// Appends what is astray in one log to the logs where it belongs: a segment's worth at a time is in memory.
+fn move_strays_of(
+    log: &ReadLog,
+    epoch: u32,
+    settings: &LogSettings,
+    queues: &FxHashMap<DurableId, QueueId>,
+    logs: &[ReadLog],
+) -> Result<(), LogError> {
+    let index = UnackedIndex::open(&log.directory, log.shard as u32)?;
+    let noted: HashMap<_, _> = index.entries().map(|entry| ((entry.sequence, entry.queue), entry)).collect();
+    let files = DirectoryFiles { directory: &log.directory, summaries: false };
+    let mut rows: Vec<&LiveMessage> =
+        log.recovered.messages.iter().filter(|row| elsewhere(log, queues, row.queue).is_some()).collect();
+    rows.sort_by_key(|row| (row.segment, row.sequence));
+    for in_segment in rows.chunk_by(|one, other| one.segment == other.segment) {
+        let bytes = files
+            .segment(in_segment[0].segment)
+            .map_err(|source| LogError::Io { path: log.directory.clone(), source })?;
+        let mut to: HashMap<usize, Vec<Stray>> = HashMap::new();
+        for rows in in_segment.chunk_by(|one, other| one.sequence == other.sequence) {
+            let Some(content) = find_content(&bytes, rows[0]) else {
+                let (segment, sequence) = (rows[0].segment, rows[0].sequence);
+                error!(directory = %log.directory.display(), segment, sequence, "a message cannot be read back and is lost");
+                continue;
+            };
+            let mut by_owner: HashMap<usize, Vec<(u64, u32)>> = HashMap::new();
+            for row in rows {
+                let note = noted.get(&(row.sequence, row.queue));
+                if let Some(owner) = elsewhere(log, queues, row.queue)
+                    && note.is_none_or(|note| !note.settled)
+                {
+                    let deliveries = note.map_or(0, |note| note.deliveries);
+                    by_owner.entry(owner).or_default().push((row.queue, deliveries));
+                }
+            }
+            for (owner, queues) in by_owner {
+                to.entry(owner).or_default().push(Stray {
+                    published_ms: rows[0].published_ms,
+                    ttl_ms: rows[0].ttl_ms.map(|ttl_ms| ttl_ms.get()),
+                    content: content.into(),
+                    queues,
+                });
+            }
+        }
+        for (owner, strays) in to {
+            append_strays(&logs[owner], epoch, settings, &strays)?;
+        }
+    }
+    Ok(())
+}
+
 /// The shard that owns this queue, if it is not the log's.
 fn elsewhere(log: &ReadLog, queues: &FxHashMap<DurableId, QueueId>, durable: u64) -> Option<usize> {
     let owner = queues.get(&DurableId(durable))?.owner().index();
@@ -202,25 +243,21 @@ fn append_strays(
     log: &ReadLog,
     epoch: u32,
     settings: &LogSettings,
-    strays: &[Stray<'_>],
+    strays: &[Stray],
 ) -> Result<(), LogError> {
     let mut index = UnackedIndex::open(&log.directory, log.shard as u32)?;
-    with_log(log, epoch, settings, |running, there, _| {
-        let there: HashSet<(u64, u64, &[u8])> = there
-            .iter()
-            .flat_map(|message| message.queues.iter().map(move |&queue| (queue, message)))
-            .map(|(queue, message)| (queue, message.head.published_ms, &*message.content))
-            .collect();
+    let files = DirectoryFiles { directory: &log.directory, summaries: false };
+    with_log(log, epoch, settings, |running, there| {
+        let there = copies_of(strays, there, &files);
         let mut moved = 0;
-        for (message, queues) in strays {
-            let (head, content) = (&message.head, &*message.content);
+        for Stray { published_ms, ttl_ms, content, queues } in strays {
             let mut new = queues.clone();
-            new.retain(|&(queue, _)| !there.contains(&(queue, head.published_ms, content)));
+            new.retain(|&(queue, _)| !there.contains(&(queue, *published_ms, content.clone())));
             if new.is_empty() {
                 continue;
             }
             let names = new.iter().map(|&(queue, _)| queue);
-            let sequence = running.append(head.published_ms, head.ttl_ms, names, &[content]).sequence;
+            let sequence = running.append(*published_ms, *ttl_ms, true, names, &[content]);
             for (queue, deliveries) in new.into_iter().filter(|&(_, deliveries)| deliveries > 0) {
                 index.note(&IndexEntry { sequence, queue, deliveries, settled: false });
             }
@@ -230,19 +267,40 @@ fn append_strays(
     })
 }
 
+/// Which of these messages an earlier attempt has brought here: queue, time and content.
+fn copies_of(
+    strays: &[Stray],
+    there: &[LiveMessage],
+    files: &DirectoryFiles<'_>,
+) -> HashSet<(u64, u64, Box<[u8]>)> {
+    let sought: HashSet<(u64, u64)> = strays
+        .iter()
+        .flat_map(|stray| stray.queues.iter().map(|&(queue, _)| (queue, stray.published_ms)))
+        .collect();
+    let mut rows: Vec<&LiveMessage> =
+        there.iter().filter(|row| sought.contains(&(row.queue, row.published_ms))).collect();
+    rows.sort_by_key(|row| row.segment);
+    let mut copies = HashSet::new();
+    for in_segment in rows.chunk_by(|one, other| one.segment == other.segment) {
+        let Ok(bytes) = files.segment(in_segment[0].segment) else { continue };
+        for row in in_segment {
+            if let Some(content) = find_content(&bytes, row) {
+                copies.insert((row.queue, row.published_ms, content.into()));
+            }
+        }
+    }
+    copies
+}
+
 fn settle_strays(
     log: &ReadLog,
     epoch: u32,
     settings: &LogSettings,
     queues: &FxHashMap<DurableId, QueueId>,
 ) -> Result<(), LogError> {
-    with_log(log, epoch, settings, |running, there, handles| {
-        for (message, &handle) in there.iter().zip(handles) {
-            for &durable in &message.queues {
-                if elsewhere(log, queues, durable).is_some() {
-                    running.settle(handle, durable);
-                }
-            }
+    with_log(log, epoch, settings, |running, there| {
+        for row in there.iter().filter(|row| elsewhere(log, queues, row.queue).is_some()) {
+            running.settle(row.sequence, row.queue);
         }
     })
 }
@@ -252,16 +310,17 @@ fn with_log(
     log: &ReadLog,
     epoch: u32,
     settings: &LogSettings,
-    change: impl FnOnce(&mut ShardLog<UringDisk>, &[LiveMessage], &[Handle]),
+    change: impl FnOnce(&mut ShardLog<UringDisk>, &[LiveMessage]),
 ) -> Result<(), LogError> {
     let io = |source| LogError::Io { path: log.directory.clone(), source };
     // Read again: this may be the second change.
     let segments = list_segments(&log.directory).map_err(io)?;
-    let recovered = recover(log.shard as u32, &segments, |segment| read_segment(&log.directory, segment))
+    let files = DirectoryFiles { directory: &log.directory, summaries: true };
+    let recovered = recover(log.shard as u32, &segments, &files)
         .map_err(|source| LogError::Recovery { path: log.directory.clone(), source })?;
     let disk = UringDisk::open(&log.directory, UringOptions::default()).map_err(io)?;
-    let (mut running, handles) = ShardLog::new(disk, settings.options(log.shard as u32, epoch), &recovered);
-    change(&mut running, &recovered.messages, &handles);
+    let mut running = ShardLog::new(disk, settings.options(log.shard as u32, epoch), &recovered);
+    change(&mut running, &recovered.messages);
     running.flush();
     loop {
         running.poll(0)?;

@@ -3,10 +3,11 @@
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, HeaderSource, Lane, LogHandle, LogSequence, Logged, Reply,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
+    MessageProperty, PropertyFormat, Reply, Returns,
 };
 use lepus_shards::topology::StoreWrite;
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId, Value};
 
 use super::message_log::MessageLog;
 use super::outboxes::Outboxes;
@@ -43,26 +44,40 @@ impl<P> Backplane for Surroundings<P> {
         self.outboxes.outgoing(to, lane)
     }
 
-    fn append(&mut self, message: &MessageView<'_>, ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
+    fn append(
+        &mut self,
+        message: &MessageView<'_>,
+        ttl_ms: Option<u64>,
+        sync: bool,
+        queues: &[DurableId],
+    ) -> Logged {
         match &mut self.log {
-            Some(log) => log.append(message, ttl_ms, queues),
+            Some(log) => log.append(message, ttl_ms, sync, queues),
             None => {
                 self.appended += 1;
-                Logged { sequence: self.appended, handle: LogHandle::NONE }
+                Logged { sequence: self.appended, in_log: false }
             }
         }
     }
 
-    fn claimed(&mut self, message: LogHandle, queue: DurableId) {
+    fn claimed(&mut self, message: LogSequence, queue: DurableId) {
         if let Some(log) = &mut self.log {
             log.claimed(message, queue);
         }
     }
 
-    fn settled(&mut self, message: LogHandle, queue: DurableId) {
+    fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
         if let Some(log) = &mut self.log {
             log.settled(message, queue);
         }
+    }
+
+    fn spill(&mut self, message: &MessageView<'_>) -> Option<LogSequence> {
+        self.log.as_mut().map(|log| log.spill(message))
+    }
+
+    fn load(&mut self, message: LogSequence, waiter: QueueId) -> Loaded<'_> {
+        self.log.as_mut().expect("what is loaded is in the log").load(message, waiter)
     }
 
     fn persist(&mut self, version: u64, writes: Vec<StoreWrite>) {
@@ -70,6 +85,32 @@ impl<P> Backplane for Surroundings<P> {
             .as_mut()
             .expect("only the shard that writes topology persists")
             .persist(version, writes);
+    }
+}
+
+impl<P: FrontEnd> PropertyFormat for Surroundings<P> {
+    fn headers(&self, properties: &[u8]) -> Arguments {
+        self.front.headers(properties)
+    }
+
+    fn property(&self, properties: &[u8], property: MessageProperty) -> Option<Value> {
+        self.front.property(properties, property)
+    }
+
+    fn further_keys(&self, properties: &[u8]) -> Vec<Vec<u8>> {
+        self.front.further_keys(properties)
+    }
+
+    fn priority(&self, properties: &[u8]) -> u8 {
+        self.front.priority(properties)
+    }
+
+    fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
+        self.front.dead_letter(message, death)
+    }
+
+    fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
+        self.front.with_returns(properties, returns)
     }
 }
 
@@ -108,12 +149,16 @@ impl<P: FrontEnd> FrontEnd for Surroundings<P> {
         self.front.returned(to, message);
     }
 
-    fn header_source<'a>(&self, properties: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
-        self.front.header_source(properties)
-    }
-
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);
+    }
+
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.front.channel_failed(to, refusal);
+    }
+
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.front.publishing_held(to, held);
     }
 
     fn publishing_blocked(&mut self, blocked: bool) {

@@ -152,7 +152,7 @@ impl<P: Protocol> Worker<P> {
         self.write_dirty(&mut turn);
         self.around.outboxes.send(&mut self.port);
         self.unpause();
-        self.more_due |= self.shard.has_rubble();
+        self.more_due |= self.shard.has_rubble() || self.shard.has_more_to_page();
         let (mut written, mut about_to_commit) = (true, false);
         if let Some(log) = &self.around.log {
             (written, about_to_commit) = (log.is_idle(), log.is_about_to_commit());
@@ -224,6 +224,10 @@ impl<P: Protocol> Worker<P> {
         if frontier > self.committed {
             self.committed = frontier;
             self.shard.committed(&mut self.around, frontier);
+        }
+        if let Some(log) = &mut self.around.log {
+            let arrived = log.take_arrived();
+            self.shard.arrived(&mut self.around, arrived);
         }
     }
 

@@ -26,6 +26,15 @@ pub const NO_SPACE_RETRY_MS: u64 = 1000;
 /// Segments that the files of a log may take beyond twice what is live in them.
 pub const SPARE_SEGMENTS: u64 = 4;
 
+/// A read of messages that do not follow on others: about what a disk gives in the time of its latency.
+pub const READ_BYTES_MIN: usize = 128 * 1024;
+
+/// A read of messages in a row.
+pub const READ_BYTES_MAX: usize = 1024 * 1024;
+
+/// Reads that a log keeps, so that several queues can read different parts of it.
+pub const CHUNKS_KEPT: usize = 8;
+
 /// The smallest segment of a shard's log.
 pub const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
 

@@ -19,4 +19,5 @@ mod idle;
 mod ledger;
 mod lifecycle;
 mod prefetch;
+mod queues;
 mod replies;

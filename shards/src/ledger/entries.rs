@@ -5,15 +5,18 @@
 //! of everything settled behind it. Nothing here ever scans: each operation costs the entries it
 //! touches.
 //!
+//! A ready message is in memory, or *paged out*: then its entry has its name in the log, and nothing else
+//! in memory knows of it. It is brought back before it is claimed.
+//!
 //! Invariants: `ready + unacked = published − settled − dropped`; the cursor only grows; what lies
 //! before it and is ready is in `requeued`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::shard::Verdict;
+use crate::shard::{LogSequence, Verdict};
 
-/// Entries in a block: one KiB.
+/// Entries in a block: three quarters of a KiB.
 const BLOCK_ENTRIES: usize = 64;
 
 /// A message's place in its queue: counts up from 0 for as long as the queue exists.
@@ -78,28 +81,92 @@ pub struct Settled {
     pub expired: bool,
 }
 
+/// Where a message is that a queue has, or lets go of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
+pub enum Kept {
+    /// In the shard's message store, under this key.
+    InMemory(u32),
+    /// In the log, under this name.
+    InLog(LogSequence),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Settled,
     Ready,
     Unacked,
+    /// Ready, and not in memory.
+    PagedOut,
 }
 
-/// One message in one queue.
+impl State {
+    fn is_ready(self) -> bool {
+        matches!(self, State::Ready | State::PagedOut)
+    }
+}
+
+/// One message in one queue, in words of 32 bits so that nothing is lost to padding.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    message: u32,
-    holder: u32,
-    /// Times that it was delivered and came back.
-    returns: u32,
-    state: State,
-    /// Its time to live ran out while it was unacked.
-    expired: bool,
+    /// The message's key; of one that is paged out, the lower half of its name.
+    low: u32,
+    /// Who holds it; of one that is paged out, the upper half of its name.
+    high: u32,
+    /// State: two bits. Whether its time to live ran out while it was unacked: one bit. How often it was
+    /// delivered and came back: 13 bits. How many of those count against a delivery limit: 16 bits.
+    meta: u32,
 }
 
-const VACANT: Entry = Entry { message: 0, holder: 0, returns: 0, state: State::Settled, expired: false };
-const _: () = assert!(size_of::<Entry>() == 16, "a waiting message costs 16 bytes of entry");
+const EXPIRED: u32 = 1 << 2;
+const RETURNS_SHIFT: u32 = 3;
+const RETURNS_MAX: u32 = (1 << 13) - 1;
+const FAILURES_SHIFT: u32 = RETURNS_SHIFT + 13;
+
+impl Entry {
+    fn new(state: State, kept: Kept, returns: u32, failures: u16) -> Entry {
+        let (low, high) = match kept {
+            Kept::InMemory(message) => (message, 0),
+            Kept::InLog(name) => (name as u32, (name >> 32) as u32),
+        };
+        let returns = returns.min(RETURNS_MAX) << RETURNS_SHIFT;
+        Entry { low, high, meta: state as u32 | returns | u32::from(failures) << FAILURES_SHIFT }
+    }
+
+    fn state(&self) -> State {
+        match self.meta & 3 {
+            0 => State::Settled,
+            1 => State::Ready,
+            2 => State::Unacked,
+            _ => State::PagedOut,
+        }
+    }
+
+    fn set_state(&mut self, state: State) {
+        self.meta = self.meta & !3 | state as u32;
+    }
+
+    fn is_expired(&self) -> bool {
+        self.meta & EXPIRED != 0
+    }
+
+    fn returns(&self) -> u32 {
+        self.meta >> RETURNS_SHIFT & RETURNS_MAX
+    }
+
+    fn failures(&self) -> u16 {
+        (self.meta >> FAILURES_SHIFT) as u16
+    }
+
+    fn kept(&self) -> Kept {
+        match self.state() {
+            State::PagedOut => Kept::InLog(u64::from(self.high) << 32 | u64::from(self.low)),
+            _ => Kept::InMemory(self.low),
+        }
+    }
+}
+
+const VACANT: Entry = Entry { low: 0, high: 0, meta: State::Settled as u32 };
+const _: () = assert!(size_of::<Entry>() == 12, "a waiting message costs 12 bytes of entry");
 
 struct Block {
     /// Entries that are ready or unacked.
@@ -122,6 +189,8 @@ pub struct Entries {
     /// Positions before the cursor that are ready again. May name some that have been dropped since.
     requeued: BinaryHeap<Reverse<u64>>,
     ready: u64,
+    /// Of the ready ones.
+    paged_out: u64,
     unacked: u64,
     settled: u64,
     dropped: u64,
@@ -143,6 +212,11 @@ impl Entries {
         self.unacked
     }
 
+    /// Of those, the ones that are not in memory.
+    pub fn paged_out(&self) -> u64 {
+        self.paged_out
+    }
+
     /// Messages that ever entered.
     pub fn published(&self) -> u64 {
         self.end
@@ -155,20 +229,86 @@ impl Entries {
 
     /// Enters a message behind all others.
     pub fn push(&mut self, message: u32) -> Position {
-        let position = Position(self.end);
-        self.end += 1;
-        let block = self.block_for(position);
-        block.live += 1;
-        block.entries[position.index()] = Entry { message, state: State::Ready, ..VACANT };
-        self.ready += 1;
-        position
+        self.enter(Entry::new(State::Ready, Kept::InMemory(message), 0, 0))
     }
 
     /// Enters a message that a former owner had, behind all others; it has come back this often.
     pub fn restore(&mut self, message: u32, returns: u32) -> Position {
-        let position = self.push(message);
-        self.entry_mut(position).expect("it was just entered").returns = returns;
+        self.enter(Entry::new(State::Ready, Kept::InMemory(message), returns, 0))
+    }
+
+    /// As [`Self::restore`], of a message that is in the log only.
+    pub fn restore_paged_out(&mut self, message: LogSequence, returns: u32) -> Position {
+        self.paged_out += 1;
+        self.enter(Entry::new(State::PagedOut, Kept::InLog(message), returns, 0))
+    }
+
+    fn enter(&mut self, entry: Entry) -> Position {
+        let position = Position(self.end);
+        self.end += 1;
+        let block = self.block_for(position);
+        block.live += 1;
+        block.entries[position.index()] = entry;
+        self.ready += 1;
         position
+    }
+
+    /// The message that would be claimed next, if it is paged out.
+    pub fn next_paged_out(&mut self) -> Option<(Position, LogSequence)> {
+        if self.paged_out == 0 {
+            return None;
+        }
+        let position = self.next_ready()?;
+        match self.entry_mut(position).expect("a ready position has an entry").kept() {
+            Kept::InLog(message) => Some((position, message)),
+            Kept::InMemory(_) => None,
+        }
+    }
+
+    /// The message at this position, which was paged out, is in memory again.
+    ///
+    /// # Panics
+    /// When it was not paged out.
+    pub fn page_in(&mut self, position: Position, message: u32) {
+        let entry = self.entry_mut(position).expect("a paged out message has an entry");
+        assert_eq!(entry.state(), State::PagedOut);
+        *entry = Entry::new(State::Ready, Kept::InMemory(message), entry.returns(), entry.failures());
+        self.paged_out -= 1;
+    }
+
+    /// The message at this position is in the log and leaves memory. False if it is not ready any more, or
+    /// not this one.
+    pub fn page_out(&mut self, position: Position, message: u32, name: LogSequence) -> bool {
+        let Some(entry) = self.entry_mut(position) else { return false };
+        if entry.state() != State::Ready || entry.low != message {
+            return false;
+        }
+        *entry = Entry::new(State::PagedOut, Kept::InLog(name), entry.returns(), entry.failures());
+        self.paged_out += 1;
+        true
+    }
+
+    /// The first message at or behind `from` that is ready, in memory, and was never claimed; within `most`
+    /// positions. Gives also where to go on.
+    pub fn next_in_memory(&mut self, from: u64, most: u64) -> (Option<(Position, u32)>, u64) {
+        let mut at = from.max(self.cursor);
+        let to = self.end.min(at.saturating_add(most));
+        while at < to {
+            match self.entry_mut(Position(at)) {
+                Some(entry) if entry.state() == State::Ready => {
+                    return (Some((Position(at), entry.low)), at + 1);
+                }
+                Some(_) => at += 1,
+                // The whole block is gone.
+                None => at = (Position(at).block() + 1) * BLOCK_ENTRIES as u64,
+            }
+        }
+        (None, at.min(to))
+    }
+
+    /// The first position that was never claimed.
+    pub fn cursor_position(&self) -> u64 {
+        self.cursor
     }
 
     /// A message that a consumer takes and settles as it arrives: it is counted and leaves no entry.
@@ -183,7 +323,8 @@ impl Entries {
         self.settled += 1;
     }
 
-    /// Takes the first ready message for `holder`, if `expected` is still the cursor.
+    /// Takes the first ready message for `holder`, if `expected` is still the cursor. It must be in memory:
+    /// see [`Self::next_paged_out`].
     ///
     /// # Errors
     /// [`StaleClaim`] when the queue has moved, or has another owner; nothing is taken.
@@ -196,10 +337,10 @@ impl Entries {
         self.ready -= 1;
         self.unacked += 1;
         let entry = self.entry_mut(position).expect("a ready position has an entry");
-        debug_assert_eq!(entry.state, State::Ready);
-        entry.state = State::Unacked;
-        entry.holder = holder.0;
-        let claim = Claim { position, message: entry.message, redelivered: entry.returns > 0 };
+        assert_eq!(entry.state(), State::Ready, "what is claimed is in memory");
+        entry.set_state(State::Unacked);
+        entry.high = holder.0;
+        let claim = Claim { position, message: entry.low, redelivered: entry.returns() > 0 };
         if position.0 >= self.cursor {
             self.cursor = position.0 + 1;
         } else {
@@ -213,16 +354,17 @@ impl Entries {
     pub fn settle(&mut self, position: Position, verdict: Verdict) -> Option<Settled> {
         let before_cursor = position.0 < self.cursor;
         let entry = self.entry_mut(position)?;
-        if entry.state != State::Unacked {
+        if entry.state() != State::Unacked {
             return None;
         }
         debug_assert!(before_cursor, "a claimed position lies before the cursor");
-        let holder = Holder(entry.holder);
-        let message = entry.message;
-        let expired = entry.expired && verdict == Verdict::Requeue;
-        if verdict == Verdict::Requeue && !expired {
-            entry.state = State::Ready;
-            entry.returns = entry.returns.saturating_add(1);
+        let (holder, message) = (Holder(entry.high), entry.low);
+        let requeue = matches!(verdict, Verdict::Requeue | Verdict::Fail);
+        let expired = entry.is_expired() && requeue;
+        if requeue && !expired {
+            let failures = entry.failures().saturating_add(u16::from(verdict == Verdict::Fail));
+            let returns = entry.returns().saturating_add(1);
+            *entry = Entry::new(State::Ready, Kept::InMemory(message), returns, failures);
             self.requeued.push(Reverse(position.0));
             self.unacked -= 1;
             self.ready += 1;
@@ -239,30 +381,58 @@ impl Entries {
         Some(Settled { holder, released: Some(message), expired })
     }
 
+    /// How often the message at `position` has come back, and how often because its consumer failed.
+    pub fn returns(&self, position: Position) -> (u32, u16) {
+        self.entry(position).map_or((0, 0), |entry| (entry.returns(), entry.failures()))
+    }
+
+    /// Where the message at `position` is, if it is ready or unacked.
+    pub fn kept_at(&self, position: Position) -> Option<Kept> {
+        self.entry(position).filter(|entry| entry.state() != State::Settled).map(Entry::kept)
+    }
+
+    /// The message at `position` is ready or unacked.
+    pub fn is_live(&self, position: Position) -> bool {
+        self.kept_at(position).is_some()
+    }
+
+    /// Every ready message that is in memory, by a full count.
+    pub fn ready_messages(&self) -> impl Iterator<Item = u32> {
+        let entries = self.blocks.iter().flatten().flat_map(|block| block.entries.iter());
+        entries.filter(|entry| entry.state() == State::Ready).map(|entry| entry.low)
+    }
+
     /// The time to live of the message at `position` has run out. Gives the message if it was ready
     /// and is dropped now; one that is unacked is dropped if it should come back.
-    pub fn expire(&mut self, position: Position) -> Option<u32> {
+    pub fn expire(&mut self, position: Position) -> Option<Kept> {
         let entry = self.entry_mut(position)?;
-        match entry.state {
+        match entry.state() {
             State::Settled => None,
             State::Unacked => {
-                entry.expired = true;
+                entry.meta |= EXPIRED;
                 None
             }
-            State::Ready => {
-                let message = entry.message;
-                self.vacate(position);
-                self.ready -= 1;
-                self.dropped += 1;
-                self.version += 1;
-                Some(message)
+            State::Ready | State::PagedOut => {
+                let kept = entry.kept();
+                self.drop_at(position);
+                Some(kept)
             }
         }
     }
 
+    /// A ready message is dropped.
+    fn drop_at(&mut self, position: Position) {
+        let state = self.entry_mut(position).expect("a ready position has an entry").state();
+        self.paged_out -= u64::from(state == State::PagedOut);
+        self.vacate(position);
+        self.ready -= 1;
+        self.dropped += 1;
+        self.version += 1;
+    }
+
     /// Drops ready messages, at most `most`, first ones first, and gives each to `released`. Returns
     /// how many. The unacked stay.
-    pub fn drop_ready(&mut self, most: u64, mut released: impl FnMut(u32)) -> u64 {
+    pub fn drop_ready(&mut self, most: u64, mut released: impl FnMut(Kept)) -> u64 {
         let mut count = 0;
         while count < most {
             let Some(position) = self.next_ready() else { break };
@@ -271,12 +441,8 @@ impl Entries {
             } else {
                 self.requeued.pop();
             }
-            let entry = self.entry_mut(position).expect("a ready position has an entry");
-            released(entry.message);
-            self.vacate(position);
-            self.ready -= 1;
-            self.dropped += 1;
-            self.version += 1;
+            released(self.entry_mut(position).expect("a ready position has an entry").kept());
+            self.drop_at(position);
             count += 1;
         }
         count
@@ -284,14 +450,14 @@ impl Entries {
 
     /// Drops everything that is left, claimed or not, at most `most` blocks at a time; for a queue that
     /// is gone. True when nothing remains.
-    pub fn demolish(&mut self, most: usize, mut released: impl FnMut(u32)) -> bool {
+    pub fn demolish(&mut self, most: usize, mut released: impl FnMut(Kept)) -> bool {
         for _ in 0..most {
             let Some(block) = self.blocks.pop_front() else { break };
             self.first_block += 1;
             let Some(block) = block else { continue };
             for entry in &block.entries {
-                if entry.state != State::Settled {
-                    released(entry.message);
+                if entry.state() != State::Settled {
+                    released(entry.kept());
                 }
             }
         }
@@ -301,7 +467,7 @@ impl Entries {
     /// Moves all ready messages that were never claimed, whole blocks at a time, into a ledger of
     /// their own, so that dropping millions can go in slices; returns it with the count. What shares a
     /// block with other messages, and what was requeued, is dropped at once through `released`.
-    pub fn split_ready(&mut self, mut released: impl FnMut(u32)) -> (Entries, u64) {
+    pub fn split_ready(&mut self, mut released: impl FnMut(Kept)) -> (Entries, u64) {
         let total = self.ready;
         let mut rest = Entries::new(self.epoch);
         // Up to the end of the cursor's block, and all requeued ones: few, or claimed before.
@@ -319,9 +485,9 @@ impl Entries {
             rest.blocks = moved;
             rest.end = self.end;
             rest.cursor = first * BLOCK_ENTRIES as u64;
-            rest.ready = self.ready;
+            (rest.ready, rest.paged_out) = (self.ready, self.paged_out);
             self.dropped += self.ready;
-            self.ready = 0;
+            (self.ready, self.paged_out) = (0, 0);
             self.cursor = self.end;
             self.version += 1;
         }
@@ -330,11 +496,12 @@ impl Entries {
 
     /// Counts every entry, for checks: (ready, unacked) as the states say.
     pub fn full_count(&self) -> (u64, u64) {
-        let states = |wanted: State| {
-            let blocks = self.blocks.iter().flatten();
-            blocks.flat_map(|block| block.entries.iter()).filter(|entry| entry.state == wanted).count() as u64
-        };
-        (states(State::Ready), states(State::Unacked))
+        (self.count(State::is_ready), self.count(|state| state == State::Unacked))
+    }
+
+    fn count(&self, wanted: impl Fn(State) -> bool) -> u64 {
+        let entries = self.blocks.iter().flatten().flat_map(|block| block.entries.iter());
+        entries.filter(|entry| wanted(entry.state())).count() as u64
     }
 
     /// Asserts the invariants that need a full count. For tests and the simulator.
@@ -344,9 +511,10 @@ impl Entries {
     pub fn assert_consistent(&self) {
         let (ready, unacked) = self.full_count();
         assert_eq!((ready, unacked), (self.ready, self.unacked), "counters against states");
+        assert_eq!(self.count(|state| state == State::PagedOut), self.paged_out, "paged out ones");
         assert_eq!(ready + unacked, self.end - self.settled - self.dropped, "published − settled − dropped");
         for block in self.blocks.iter().flatten() {
-            let live = block.entries.iter().filter(|entry| entry.state != State::Settled).count();
+            let live = block.entries.iter().filter(|entry| entry.state() != State::Settled).count();
             assert_eq!(live, block.live as usize, "live entries of a block");
         }
     }
@@ -359,7 +527,7 @@ impl Entries {
             return None;
         }
         while let Some(&Reverse(position)) = self.requeued.peek() {
-            if self.entry_mut(Position(position)).is_some_and(|entry| entry.state == State::Ready) {
+            if self.entry_mut(Position(position)).is_some_and(|entry| entry.state().is_ready()) {
                 return Some(Position(position));
             }
             self.requeued.pop();
@@ -368,7 +536,7 @@ impl Entries {
         loop {
             assert!(position.0 < self.end, "a ready message lies before the end");
             match self.entry_mut(position) {
-                Some(entry) if entry.state == State::Ready => break,
+                Some(entry) if entry.state().is_ready() => break,
                 Some(_) => position.0 += 1,
                 // The whole block is gone.
                 None => position.0 = (position.block() + 1) * BLOCK_ENTRIES as u64,
@@ -376,6 +544,12 @@ impl Entries {
         }
         self.cursor = position.0;
         Some(position)
+    }
+
+    fn entry(&self, position: Position) -> Option<&Entry> {
+        let index = position.block().checked_sub(self.first_block)?;
+        let block = self.blocks.get(usize::try_from(index).ok()?)?.as_ref()?;
+        Some(&block.entries[position.index()])
     }
 
     fn entry_mut(&mut self, position: Position) -> Option<&mut Entry> {
@@ -413,7 +587,7 @@ impl Entries {
         let index = (position.block() - self.first_block) as usize;
         let slot = &mut self.blocks[index];
         let block = slot.as_mut().expect("a live entry has a block");
-        block.entries[position.index()].state = State::Settled;
+        block.entries[position.index()] = VACANT;
         block.live -= 1;
         if block.live == 0 && position.block() != next {
             *slot = None;
@@ -430,191 +604,5 @@ impl Entries {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn claim(entries: &mut Entries) -> Option<Claim> {
-        entries.claim(entries.cursor(), Holder::GET).expect("the cursor was just read")
-    }
-
-    #[test]
-    fn a_stale_claim_is_refused_with_the_current_cursor_and_takes_nothing() {
-        let mut entries = Entries::new(3);
-        entries.push(0);
-        entries.push(1);
-        let seen = entries.cursor();
-        assert_eq!(claim(&mut entries).unwrap().message, 0);
-        let refused = entries.claim(seen, Holder::GET).unwrap_err();
-        assert_eq!(refused.current, entries.cursor());
-        assert_eq!((entries.ready(), entries.unacked()), (1, 1));
-        assert_eq!(entries.claim(refused.current, Holder::GET).unwrap().unwrap().message, 1);
-    }
-
-    #[test]
-    fn a_former_owner_is_refused_by_its_epoch() {
-        let mut entries = Entries::new(3);
-        entries.push(0);
-        let former = Cursor { epoch: 2, ..entries.cursor() };
-        assert!(entries.claim(former, Holder::GET).is_err());
-        assert_eq!(entries.ready(), 1);
-    }
-
-    #[test]
-    fn requeued_messages_come_back_at_their_own_place() {
-        let mut entries = Entries::new(0);
-        for message in 0..5 {
-            entries.push(message);
-        }
-        let claims: Vec<_> = (0..3).map(|_| claim(&mut entries).unwrap()).collect();
-        for index in [2, 0, 1] {
-            entries.settle(claims[index].position, Verdict::Requeue).unwrap();
-        }
-        let order: Vec<_> = std::iter::from_fn(|| claim(&mut entries)).collect();
-        assert_eq!(order.iter().map(|c| c.message).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-        assert_eq!(order.iter().map(|c| c.redelivered).collect::<Vec<_>>(), [true, true, true, false, false]);
-    }
-
-    #[test]
-    fn settling_twice_changes_nothing() {
-        let mut entries = Entries::new(0);
-        entries.push(7);
-        let position = claim(&mut entries).unwrap().position;
-        assert_eq!(entries.settle(position, Verdict::Accept).unwrap().released, Some(7));
-        assert_eq!(entries.settle(position, Verdict::Requeue), None);
-        assert_eq!((entries.ready(), entries.unacked()), (0, 0));
-        entries.assert_consistent();
-    }
-
-    #[test]
-    fn one_message_held_for_long_does_not_keep_the_blocks_behind_it() {
-        let mut entries = Entries::new(0);
-        entries.push(0);
-        let held = claim(&mut entries).unwrap();
-        for message in 1..100_000 {
-            entries.push(message);
-            let position = claim(&mut entries).unwrap().position;
-            entries.settle(position, Verdict::Accept).unwrap();
-        }
-        assert!(
-            entries.blocks.iter().flatten().count() <= 2,
-            "only the held block and the last one are left"
-        );
-        assert_eq!(entries.settle(held.position, Verdict::Accept).unwrap().released, Some(0));
-        assert!(entries.blocks.len() <= 1);
-    }
-
-    #[test]
-    fn a_purge_leaves_the_unacked_and_moves_the_rest_in_whole_blocks() {
-        let mut entries = Entries::new(0);
-        for message in 0..1_000 {
-            entries.push(message);
-        }
-        let held: Vec<_> = (0..10).map(|_| claim(&mut entries).unwrap()).collect();
-        entries.settle(held[3].position, Verdict::Requeue).unwrap();
-        let mut dropped = 0;
-        let (mut rest, total) = entries.split_ready(|_| dropped += 1);
-        assert_eq!(total, 991);
-        while !rest.demolish(1, |_| dropped += 1) {}
-        assert_eq!(dropped, 991);
-        assert_eq!((entries.ready(), entries.unacked()), (0, 9));
-        entries.assert_consistent();
-        entries.push(5_000);
-        assert_eq!(claim(&mut entries).unwrap().message, 5_000);
-    }
-
-    #[test]
-    fn a_message_that_expires_while_held_is_dropped_when_it_comes_back() {
-        let mut entries = Entries::new(0);
-        entries.push(1);
-        let position = claim(&mut entries).unwrap().position;
-        assert_eq!(entries.expire(position), None);
-        let settled = entries.settle(position, Verdict::Requeue).unwrap();
-        assert_eq!((settled.released, settled.expired), (Some(1), true));
-        entries.assert_consistent();
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Push,
-        PassThrough,
-        Claim,
-        Settle(usize, Verdict),
-        Expire(usize),
-        Drop(u64),
-        Purge,
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let verdict = prop_oneof![Just(Verdict::Accept), Just(Verdict::Requeue), Just(Verdict::Reject)];
-        let step = prop_oneof![
-            6 => Just(Step::Push),
-            1 => Just(Step::PassThrough),
-            5 => Just(Step::Claim),
-            4 => (any::<usize>(), verdict).prop_map(|(n, v)| Step::Settle(n, v)),
-            1 => any::<usize>().prop_map(Step::Expire),
-            1 => (0u64..3).prop_map(Step::Drop),
-            1 => Just(Step::Purge),
-        ];
-        prop::collection::vec(step, 0..600)
-    }
-
-    proptest! {
-        /// Against a list of (position, state): the plainest ledger that could be right.
-        #[test]
-        fn behaves_like_a_plain_list(steps in steps()) {
-            let mut entries = Entries::new(0);
-            let mut ready: std::collections::BTreeMap<u64, u32> = Default::default();
-            let mut held: Vec<(Position, u32)> = Vec::new();
-            let mut expired: std::collections::BTreeSet<u64> = Default::default();
-            let mut next = 0u32;
-            for step in steps {
-                match step {
-                    Step::Push => { let p = entries.push(next); ready.insert(p.0, next); next += 1; }
-                    Step::PassThrough => if ready.is_empty() { entries.pass_through(); },
-                    Step::Claim => {
-                        let got = claim(&mut entries);
-                        let want = ready.pop_first();
-                        prop_assert_eq!(got.map(|c| (c.position.0, c.message)), want);
-                        if let Some(c) = got { held.push((c.position, c.message)); }
-                    }
-                    Step::Settle(n, verdict) => if !held.is_empty() {
-                        let (position, message) = held.swap_remove(n % held.len());
-                        let settled = entries.settle(position, verdict).unwrap();
-                        if verdict == Verdict::Requeue && !expired.contains(&position.0) {
-                            prop_assert_eq!(settled.released, None);
-                            ready.insert(position.0, message);
-                        } else {
-                            prop_assert_eq!(settled.released, Some(message));
-                        }
-                    },
-                    Step::Expire(n) => {
-                        let position = n as u64 % (entries.end + 1);
-                        let was_ready = ready.remove(&position);
-                        prop_assert_eq!(entries.expire(Position(position)), was_ready);
-                        if held.iter().any(|(p, _)| p.0 == position) { expired.insert(position); }
-                    }
-                    Step::Drop(most) => {
-                        let mut got = Vec::new();
-                        entries.drop_ready(most, |m| got.push(m));
-                        let want: Vec<_> = (0..most).map_while(|_| ready.pop_first().map(|(_, m)| m)).collect();
-                        prop_assert_eq!(got, want);
-                    }
-                    Step::Purge => {
-                        let mut got = Vec::new();
-                        let (mut rest, total) = entries.split_ready(|m| got.push(m));
-                        while !rest.demolish(1, |m| got.push(m)) {}
-                        got.sort_unstable();
-                        let mut want: Vec<_> = std::mem::take(&mut ready).into_values().collect();
-                        want.sort_unstable();
-                        prop_assert_eq!(total as usize, want.len());
-                        prop_assert_eq!(got, want);
-                    }
-                }
-                entries.assert_consistent();
-                prop_assert_eq!(entries.ready() as usize, ready.len());
-                prop_assert_eq!(entries.unacked() as usize, held.len());
-            }
-        }
-    }
-}
+#[path = "entries_tests.rs"]
+mod tests;

@@ -7,7 +7,7 @@
 //!             claim (conditional on the cursor)
 //!   ready  ───────────────────────────────────▶  unacked
 //!     ▲                                             │ settle(Accept | Reject)
-//!     └───────────── settle(Requeue) ◀──────────────┤
+//!     └────────── settle(Requeue | Fail) ◀──────────┤
 //!   ready ── drop (purge, expiry, deletion) ──▶  settled
 //! ```
 //!
@@ -17,10 +17,15 @@
 //! nack, reject, recover, a closed channel, a lost connection - is [`Entries::settle`]; requeueing puts
 //! a message back at its own position, so order is a property of positions and not of history.
 //!
-//! [`Entries`] lives on the shard that owns the queue, [`Unacked`] on the home shard of the channel.
+//! A queue with priorities has one ledger for each of them; the first ready message is then that of the
+//! highest priority. [`Ledger`] is either.
+//!
+//! [`Ledger`] lives on the shard that owns the queue, [`Unacked`] on the home shard of the channel.
 
 mod entries;
+mod levels;
 mod unacked;
 
-pub use entries::{Claim, Cursor, Entries, Holder, Position, Settled, StaleClaim};
+pub use entries::{Claim, Cursor, Entries, Holder, Kept, Position, Settled, StaleClaim};
+pub use levels::Ledger;
 pub use unacked::{Held, Unacked};

@@ -87,6 +87,16 @@ impl Unacked {
         true
     }
 
+    /// The tag that was given last.
+    pub fn last_tag(&self) -> DeliveryTag {
+        DeliveryTag(self.next_tag)
+    }
+
+    /// What is unacked, in the order of the tags.
+    pub fn held(&self) -> impl Iterator<Item = (DeliveryTag, Held)> {
+        self.slots.iter().filter_map(|slot| Some((DeliveryTag(slot.tag), slot.held?)))
+    }
+
     /// How many count against the channel's own prefetch, by a full count. For tests and simulators.
     pub fn counted(&self) -> u32 {
         self.slots.iter().filter(|slot| slot.held.is_some_and(|held| held.counted)).count() as u32

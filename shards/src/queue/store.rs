@@ -1,4 +1,5 @@
-//! The messages that wait on a shard, each once, with a count of the queues it is in.
+//! The messages that wait on a shard in memory, each once, with a count of the queues it is in; and what
+//! those cost that are paged out.
 //!
 //! Runs on the owner; the counts are plain integers. A record keeps routing data, properties and body
 //! in wire form, in one piece:
@@ -12,15 +13,18 @@ use slab::Slab;
 
 use crate::limits::SHARED_BODY_BYTES_MIN;
 use crate::message::MessageView;
-use crate::shard::LogHandle;
+use crate::shard::LogSequence;
 
 const HEAD_BYTES: usize = 6;
 
-/// What a stored message costs beside its bytes: its slot here, the allocator's share.
-const OVERHEAD_BYTES: usize = 80;
+/// What a stored message costs beside its bytes: its slot here, the allocator's share, its place in the log.
+const OVERHEAD_BYTES: usize = 72;
 
 /// What it costs in each queue: an entry, and its share of the block.
-const ENTRY_BYTES: u64 = 20;
+const ENTRY_BYTES: u64 = 13;
+
+/// What a message costs that is paged out, beside its entry: its place in the log.
+const PLACE_BYTES: u64 = 9;
 
 /// Bytes of the record of `message`.
 pub fn record_size(message: &MessageView<'_>) -> usize {
@@ -115,8 +119,20 @@ struct Stored {
     record: Record,
     /// Queues of this shard that it is in.
     references: u32,
-    /// Its name in the log, if it was appended.
-    log: LogHandle,
+    /// Its name in the log; 0 if it is not there.
+    log: LogSequence,
+    /// It was in the log for this queue alone when it came into memory: whatever the queue is, the log is
+    /// to be told.
+    paged_in: bool,
+}
+
+/// What a queue that lets go of a message has to tell the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InLog {
+    /// The message's name there; 0 if it is not there.
+    pub name: LogSequence,
+    /// The log has it for the queue, durable or not.
+    pub for_any_queue: bool,
 }
 
 /// The messages of a shard.
@@ -124,12 +140,14 @@ struct Stored {
 pub struct MessageStore {
     slots: Slab<Stored>,
     bytes: u64,
+    /// Entries of queues that are paged out.
+    paged_out: u64,
 }
 
 impl MessageStore {
-    /// Bytes that all stored messages take, overhead included.
+    /// Bytes that all messages take, stored and paged out, overhead included.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes + self.paged_out * (ENTRY_BYTES + PLACE_BYTES)
     }
 
     /// How many messages are stored.
@@ -148,7 +166,7 @@ impl MessageStore {
     /// Beyond 2^32 messages on one shard.
     pub fn insert(&mut self, record: Record) -> u32 {
         self.bytes += (record.bytes().len() + OVERHEAD_BYTES) as u64;
-        let key = self.slots.insert(Stored { record, references: 0, log: LogHandle::NONE });
+        let key = self.slots.insert(Stored { record, references: 0, log: 0, paged_in: false });
         u32::try_from(key).expect("fewer than 2^32 messages fit in memory")
     }
 
@@ -158,22 +176,49 @@ impl MessageStore {
         self.bytes += ENTRY_BYTES;
     }
 
-    /// One queue less has the message; it goes with the last one. Gives its name in the log.
-    pub fn release(&mut self, message: u32) -> LogHandle {
+    /// One queue less has the message; it goes with the last one. Gives what the log has of it.
+    pub fn release(&mut self, message: u32) -> InLog {
         let stored = &mut self.slots[message as usize];
-        let log = stored.log;
+        let in_log = InLog { name: stored.log, for_any_queue: stored.paged_in };
         stored.references = stored.references.checked_sub(1).expect("a released message was referenced");
         self.bytes -= ENTRY_BYTES;
         if stored.references == 0 {
             self.bytes -= (stored.record.bytes().len() + OVERHEAD_BYTES) as u64;
             self.slots.remove(message as usize);
         }
-        log
+        in_log
     }
 
-    /// The name in the log of a stored message.
-    pub fn log_handle(&self, message: u32) -> LogHandle {
-        self.slots[message as usize].log
+    /// A queue has the message in the log only, from now on.
+    pub fn page_out(&mut self, message: u32) {
+        self.release(message);
+        self.paged_out += 1;
+    }
+
+    /// A queue has a message in the log only: one that was there when the shard started.
+    pub fn add_paged_out(&mut self) {
+        self.paged_out += 1;
+    }
+
+    /// A queue that had a message in the log only lets go of it.
+    pub fn release_paged_out(&mut self) {
+        self.paged_out -= 1;
+    }
+
+    /// Stores the record of a message that one queue had in the log only.
+    pub fn page_in(&mut self, record: Record, log: LogSequence) -> u32 {
+        self.paged_out -= 1;
+        let message = self.insert(record);
+        self.add_reference(message);
+        let stored = &mut self.slots[message as usize];
+        (stored.log, stored.paged_in) = (log, true);
+        message
+    }
+
+    /// What the log has of a stored message.
+    pub fn in_log(&self, message: u32) -> InLog {
+        let stored = &self.slots[message as usize];
+        InLog { name: stored.log, for_any_queue: stored.paged_in }
     }
 
     /// The record of a stored message.
@@ -181,13 +226,18 @@ impl MessageStore {
         &self.slots[message as usize].record
     }
 
-    /// References of all messages together, by a full count. For tests and the simulator.
+    /// Bytes of a stored message's body.
+    pub fn body_bytes(&self, message: u32) -> u64 {
+        self.record(message).view().body.len() as u64
+    }
+
+    /// References of all messages together, paged out ones too, by a full count. For tests and the simulator.
     pub fn references(&self) -> u64 {
-        self.slots.iter().map(|(_, stored)| u64::from(stored.references)).sum()
+        self.slots.iter().map(|(_, stored)| u64::from(stored.references)).sum::<u64>() + self.paged_out
     }
 
     /// The message is in the log.
-    pub fn set_log_handle(&mut self, message: u32, log: LogHandle) {
+    pub fn set_log(&mut self, message: u32, log: LogSequence) {
         self.slots[message as usize].log = log;
     }
 }

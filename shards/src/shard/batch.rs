@@ -17,7 +17,7 @@ use crate::limits::BATCH_BYTES_MAX;
 use crate::message::MessageView;
 use crate::queue::{Record, encode_record, view_record};
 use crate::topology::{Change, Operation, Outcome, Requester};
-use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, ShardId};
+use crate::{ChannelId, ConnectionId, ConsumerId, Durability, QueueId, Refusal, ShardId};
 
 /// Where a record's bytes are in its batch.
 #[derive(Clone, Copy, Debug)]
@@ -35,13 +35,17 @@ pub(crate) struct QueueRange {
     count: u32,
 }
 
-/// A publish that waits for its confirm: channel and number there.
+/// Who has published a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ConfirmTo {
+pub(crate) struct Publisher {
     pub home: ShardId,
     pub channel: ChannelId,
+    /// The publish's number on the channel, if a confirm is owed for it; else 0.
     pub number: u64,
 }
+
+/// In place of a channel: the shard itself publishes what its queues give up.
+pub(crate) const DEAD_LETTERS: ChannelId = ChannelId { slot: u32::MAX, generation: 0 };
 
 /// A request to the topology's writer.
 #[derive(Clone, Debug)]
@@ -72,9 +76,10 @@ pub(crate) enum PeerMessage {
     Publish {
         payload: Payload,
         queues: QueueRange,
-        persistent: bool,
+        durability: Durability,
         ttl_ms: Option<u64>,
-        confirm: Option<ConfirmTo>,
+        /// Nobody, for what the broker publishes and does not wait for.
+        from: Option<Publisher>,
     },
     /// A message for the history of an exchange that the receiver keeps.
     Remember {
@@ -170,6 +175,11 @@ pub(crate) enum PeerMessage {
         channel: ChannelId,
         number: u64,
         accepted: bool,
+    },
+    /// The channel has, or has no longer, a message that waits for room in a queue of the sender.
+    HoldPublisher {
+        channel: ChannelId,
+        held: bool,
     },
     ConsumerCancelled {
         channel: ChannelId,

@@ -7,7 +7,7 @@
 //! not at all if the channel, or its consumer, is gone, or leaves too much unread. Then, if it was
 //! mandatory and had nowhere else to go, it is returned, before its confirm.
 
-use super::batch::{ConfirmTo, PeerMessage, RecordRef};
+use super::batch::{PeerMessage, Publisher, RecordRef};
 use super::effects::Effects;
 use super::front_end::{NewConsumer, Published, Reply, Request};
 use super::home::ChannelState;
@@ -17,7 +17,7 @@ use crate::limits::REPLY_BYTES_MAX;
 use crate::mesh::Lane;
 use crate::message::MessageView;
 use crate::topology::{DestinationKind, Operation, REPLY_QUEUE, ReplyAddress, is_reply_name};
-use crate::{ChannelId, ConsumerId, QueueId, Refusal, RefusalKind, ShardId, VhostId};
+use crate::{ChannelId, ConsumerId, QueueId, Refusal, RefusalKind, VhostId};
 
 /// A channel's consumer of direct replies.
 pub(super) struct ReplyConsumer {
@@ -33,9 +33,9 @@ pub(crate) struct DirectReply {
     to: ReplyAddress,
     /// Of the sender: addresses hold within their vhost.
     vhost: VhostId,
-    confirm: Option<ConfirmTo>,
-    /// The sender's channel, if it wants the message back that cannot be delivered.
-    return_to: Option<ChannelId>,
+    from: Publisher,
+    /// The sender wants the message back if it cannot be delivered.
+    return_it: bool,
 }
 
 /// The question whether an address still leads to somebody.
@@ -67,11 +67,11 @@ impl Shard {
         replies.dedup();
         let elsewhere = replies.iter().filter(|to| to.shard != self.id).count();
         let owners = targets.chunk_by(|a, b| a.owner() == b.owner()).count();
-        let confirm = self.count_confirm(id, || owners + elsewhere);
+        let from = self.publisher(id, || owners + elsewhere);
         let record = RecordRef::View(publish.message);
-        self.dispatch(fx, record, targets, publish.persistent, publish.ttl_ms, confirm);
+        self.dispatch(fx, record, targets, publish.durability, publish.ttl_ms, Some(&from));
         let vhost = self.home.open_channel_mut(id).vhost;
-        let return_to = (publish.mandatory && targets.is_empty() && replies.len() == 1).then_some(id);
+        let return_it = publish.mandatory && targets.is_empty() && replies.len() == 1;
         let mut routed = targets.len();
         for to in replies {
             if to.shard == self.id {
@@ -80,7 +80,7 @@ impl Shard {
                 routed += 1;
                 let batch = fx.outgoing(to.shard, Lane::Forward);
                 let payload = batch.add_record(RecordRef::View(publish.message));
-                let reply = Box::new(DirectReply { to, vhost, confirm, return_to });
+                let reply = Box::new(DirectReply { to, vhost, from, return_it });
                 batch.push(PeerMessage::DirectReply { payload, reply });
             }
         }
@@ -91,22 +91,17 @@ impl Shard {
     }
 
     /// A direct reply from another shard.
-    pub(super) fn take_reply<E: Effects>(
-        &mut self,
-        fx: &mut E,
-        from: ShardId,
-        reply: &DirectReply,
-        record: RecordRef<'_>,
-    ) {
-        let DirectReply { to, vhost, confirm, return_to } = *reply;
+    pub(super) fn take_reply<E: Effects>(&mut self, fx: &mut E, reply: &DirectReply, record: RecordRef<'_>) {
+        let DirectReply { to, vhost, from, return_it } = *reply;
+        let Publisher { home, channel, number } = from;
         let delivered = self.deliver_reply(fx, to, vhost, record.view());
         // What goes back, and behind it the confirm.
-        if let Some(channel) = return_to.filter(|_| !delivered) {
-            let batch = fx.outgoing(from, Lane::Reply);
+        if return_it && !delivered {
+            let batch = fx.outgoing(home, Lane::Reply);
             let payload = batch.add_record(record);
             batch.push(PeerMessage::Returned { channel, payload });
         }
-        if let Some(ConfirmTo { home, channel, number }) = confirm {
+        if number > 0 {
             fx.outgoing(home, Lane::Reply).push(PeerMessage::Confirmed { channel, number, accepted: true });
         }
     }

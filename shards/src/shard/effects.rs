@@ -5,19 +5,10 @@ use super::front_end::FrontEnd;
 use crate::mesh::Lane;
 use crate::message::MessageView;
 use crate::topology::StoreWrite;
-use crate::{DurableId, ShardId};
+use crate::{DurableId, QueueId, ShardId};
 
-/// A record's place in the shard's log; grows with each appended record.
+/// A message's name in the shard's log; grows with each one that is appended. Never 0.
 pub type LogSequence = u64;
-
-/// A message in the shard's log, for as long as some durable queue has it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LogHandle(pub u32);
-
-impl LogHandle {
-    /// Of a message that is not in the log.
-    pub const NONE: LogHandle = LogHandle(u32::MAX);
-}
 
 /// What the log says of a message that it was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,8 +16,19 @@ pub struct Logged {
     /// The message is as durable as configured when [`super::Shard::committed`] was called with this, or
     /// a later one.
     pub sequence: LogSequence,
-    /// Names the message to the log.
-    pub handle: LogHandle,
+    /// There is a log, and the sequence names the message in it.
+    pub in_log: bool,
+}
+
+/// What is there of a message that was moved out of memory.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Loaded<'a> {
+    /// Its record.
+    Record(&'a [u8]),
+    /// It is being read; [`super::Shard::arrived`] is called with who asked.
+    Later,
+    /// The disk does not give it any more, which the log has told of.
+    Lost,
 }
 
 /// The mesh, the log and the topology store, as a shard sees them.
@@ -36,16 +38,30 @@ pub trait Backplane {
     fn outgoing(&mut self, to: ShardId, lane: Lane) -> &mut Batch;
 
     /// Appends a persistent message that entered these durable queues of the shard. `ttl_ms` is the
-    /// message's own time to live, from now on.
-    fn append(&mut self, message: &MessageView<'_>, ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged;
+    /// message's own time to live, from now on. With `sync` it is to be on stable storage before it counts
+    /// as committed; without, the kernel having it is enough.
+    fn append(
+        &mut self,
+        message: &MessageView<'_>,
+        ttl_ms: Option<u64>,
+        sync: bool,
+        queues: &[DurableId],
+    ) -> Logged;
 
     /// An appended message was given to somebody who has not settled it. To be noted before the delivery
     /// goes out: after a crash it is redelivered.
-    fn claimed(&mut self, message: LogHandle, queue: DurableId);
+    fn claimed(&mut self, message: LogSequence, queue: DurableId);
 
-    /// An appended message was settled (or dropped) in a queue and need not be kept for it. With its last
-    /// queue the handle ends.
-    fn settled(&mut self, message: LogHandle, queue: DurableId);
+    /// A message was settled (or dropped) in a queue and need not be kept for it. No queue is named of one
+    /// that was spilled out of a queue that is not durable.
+    fn settled(&mut self, message: LogSequence, queue: Option<DurableId>);
+
+    /// Appends a message that is only to be out of memory: for one queue, until it is settled there or the
+    /// process ends. It can be loaded once its sequence is committed. None if nothing can be spilled.
+    fn spill(&mut self, message: &MessageView<'_>) -> Option<LogSequence>;
+
+    /// A message that is in the log and committed. Who asks is `waiter`, if it has to be read.
+    fn load(&mut self, message: LogSequence, waiter: QueueId) -> Loaded<'_>;
 
     /// Writes topology rows; when they are stored, [`super::Shard::persisted`] is called with the
     /// version. Versions grow. Only on the shard that has the topology's writer.

@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
-use super::effects::LogHandle;
+use super::effects::LogSequence;
+use super::properties::PropertyFormat;
 use crate::message::MessageView;
 use crate::topology::Operation;
-use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, Value, VhostId};
+use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, Durability, QueueId, Refusal, Value, VhostId};
 
 /// Where something for a client goes: the connection and the channel's number on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,7 +23,7 @@ pub struct Address {
 }
 
 /// What a shard tells the protocol. All calls are for connections that live on the shard.
-pub trait FrontEnd {
+pub trait FrontEnd: PropertyFormat {
     /// A message for a consumer.
     fn deliver(
         &mut self,
@@ -55,11 +56,16 @@ pub trait FrontEnd {
     /// before its confirm.
     fn returned(&mut self, to: Address, message: MessageView<'_>);
 
-    /// Reads the headers of a message, its properties being in the protocol's wire form.
-    fn header_source<'a>(&self, properties: &'a [u8]) -> Box<dyn HeaderSource + 'a>;
-
     /// The consumer's queue is gone; nothing more comes for it.
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId);
+
+    /// The channel has broken a rule, and not by what it just said: the protocol closes it with this, and
+    /// calls [`super::Shard::close_channel`].
+    fn channel_failed(&mut self, to: Address, refusal: Refusal);
+
+    /// A queue that the channel publishes to is full and lets nothing in for now, or has room again: as long
+    /// as it is held, the channel publishes nothing more. Everything else goes on.
+    fn publishing_held(&mut self, to: Address, held: bool);
 
     /// Publishing is blocked on this shard (memory), or free again. Whoever publishes is told and
     /// not read; see [`super::Shard::publishing_blocked`].
@@ -71,8 +77,8 @@ pub trait FrontEnd {
 pub struct Publish<'a> {
     /// Routing data, properties and body.
     pub message: MessageView<'a>,
-    /// Delivery mode 2: to be kept over a restart by durable queues.
-    pub persistent: bool,
+    /// What it is to outlive in durable queues: of one that is not persistent, nothing.
+    pub durability: Durability,
     /// The publisher wants it back if no queue takes it.
     pub mandatory: bool,
     /// Time to live in milliseconds, if the message has one of its own.
@@ -83,19 +89,21 @@ pub struct Publish<'a> {
     pub headers: &'a dyn HeaderSource,
 }
 
-/// A message that was in the log when the shard started.
+/// A message of a queue that was in the log when the shard started.
 #[derive(Debug)]
-pub struct Restored<'a> {
-    /// Its record, as it was appended: what [`crate::queue::record_head`] says, and the parts.
-    pub record: Box<[u8]>,
-    /// Its name in the log.
-    pub handle: LogHandle,
-    /// The queues of this shard that have it, and how often it was delivered there and came back.
-    pub queues: &'a [(QueueId, u32)],
-    /// Time to live in milliseconds, if the message has one of its own.
+pub struct Restored {
+    /// Its name there.
+    pub message: LogSequence,
+    /// The queue.
+    pub queue: QueueId,
+    /// How often it was delivered there.
+    pub returns: u32,
+    /// Its own time to live, in milliseconds.
     pub ttl_ms: Option<u64>,
     /// How long ago it was published, in milliseconds.
     pub age_ms: u64,
+    /// Its record, where [`super::Shard::needs_records`] says so.
+    pub record: Option<Box<[u8]>>,
 }
 
 /// Reads a message's headers and properties, on demand.
@@ -156,6 +164,9 @@ pub enum Verdict {
     Accept,
     /// Not processed: back to its place in the queue.
     Requeue,
+    /// Not processed because the consumer failed: as `Requeue`, but it counts against the queue's delivery
+    /// limit.
+    Fail,
     /// Not processable: dropped (or dead-lettered, where that is configured).
     Reject,
 }

@@ -19,13 +19,14 @@ use smallvec::SmallVec;
 
 use super::batch::{PeerMessage, RecordRef};
 use super::effects::Effects;
+use super::properties::StoredHeaders;
 use super::{Publish, Shard};
 use crate::mesh::Lane;
 use crate::queue::Record;
 use crate::topology::{
     BindingSpec, Change, DestinationKind, ExchangeIndex, ExchangeInfo, ExchangeKind, RoutingData, Topology,
 };
-use crate::{QueueId, ShardId, Value, VhostId};
+use crate::{Durability, QueueId, ShardId, Value, VhostId};
 
 /// Header of a message that must not be remembered, if true.
 const NO_STORE: &str = "x-recent-history-no-store";
@@ -36,7 +37,7 @@ pub(crate) struct Remembered {
     pub exchange: ExchangeIndex,
     /// Of the topology by which it was routed.
     pub version: u64,
-    pub persistent: bool,
+    pub durability: Durability,
     pub ttl_ms: Option<u64>,
     /// Routing keys beside its own.
     pub further_keys: Box<[Box<[u8]>]>,
@@ -151,7 +152,7 @@ impl Shard {
             let remembered = Remembered {
                 exchange,
                 version: self.topology.version(),
-                persistent: publish.persistent,
+                durability: publish.durability,
                 ttl_ms: publish.ttl_ms,
                 further_keys: publish.further_keys.iter().map(|key| Box::from(*key)).collect(),
             };
@@ -241,7 +242,6 @@ impl Shard {
         remembered: &Remembered,
         record: RecordRef<'_>,
     ) {
-        let (persistent, ttl_ms) = (remembered.persistent, remembered.ttl_ms);
         let mut queues: Vec<QueueId> = Vec::new();
         match binding.kind {
             DestinationKind::Queue => {
@@ -250,16 +250,16 @@ impl Shard {
             DestinationKind::Exchange => {
                 let view = record.view();
                 let further_keys: Vec<&[u8]> = remembered.further_keys.iter().map(|key| &**key).collect();
-                let headers = fx.header_source(view.properties);
+                let headers = StoredHeaders { format: fx, properties: view.properties };
                 let message = RoutingData {
                     routing_key: view.routing_key,
                     further_keys: &further_keys,
-                    headers: &*headers,
+                    headers: &headers,
                 };
-                self.topology.route_from(vhost, &binding.destination, &message, &mut self.route);
+                self.topology.route_inside(vhost, &binding.destination, &message, &mut self.route);
                 queues.extend_from_slice(&self.route.queues);
             }
         }
-        self.dispatch(fx, record, &queues, persistent, ttl_ms, None);
+        self.dispatch(fx, record, &queues, remembered.durability, remembered.ttl_ms, None);
     }
 }

@@ -7,6 +7,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::ages::Ages;
 use super::batch::PeerMessage;
 use super::confirms::Confirms;
 use super::direct_reply::ReplyConsumer;
@@ -88,6 +89,8 @@ pub(super) struct Channel {
     pub in_use: u32,
     pub wants: VecDeque<Want>,
     pub confirms: Option<Box<Confirms>>,
+    /// Queues in front of which messages of the channel wait.
+    pub holds: u32,
     pub consumers: SmallVec<[ConsumerId; 1]>,
     /// Its consumer of direct replies, which no owner knows.
     pub reply_consumer: Option<Box<ReplyConsumer>>,
@@ -102,6 +105,7 @@ pub(super) struct Channel {
     /// The queue of the consumer that the request under way starts.
     pub asked_consumer: Option<QueueId>,
     pub route: LastRoute,
+    pub ages: Ages,
 }
 
 #[derive(Default)]
@@ -196,6 +200,7 @@ impl Home {
             in_use: 0,
             wants: VecDeque::new(),
             confirms: None,
+            holds: 0,
             consumers: SmallVec::new(),
             reply_consumer: None,
             owners: SmallVec::new(),
@@ -204,6 +209,7 @@ impl Home {
             declares: false,
             asked_consumer: None,
             route: LastRoute::default(),
+            ages: Ages::default(),
         }));
         let id = ChannelId { slot, generation: place.generation };
         self.connection_mut(connection).expect("looked up above").channels.push(id);
@@ -228,6 +234,11 @@ impl Home {
     /// All channels that are left, closing ones too. For tests and the simulator.
     pub fn channels(&self) -> impl Iterator<Item = &Channel> {
         self.channels.iter().filter_map(|slot| slot.channel.as_deref())
+    }
+
+    /// All channels that are left, closing ones too.
+    pub fn channels_mut(&mut self) -> impl Iterator<Item = &mut Channel> {
+        self.channels.iter_mut().filter_map(|slot| slot.channel.as_deref_mut())
     }
 
     pub fn free_channel(&mut self, id: ChannelId) {
@@ -354,6 +365,16 @@ impl Home {
         let Some(confirms) = channel.confirms.as_deref_mut() else { return };
         if confirms.resolve(number, accepted) {
             self.confirming.push(id);
+        }
+    }
+
+    /// One queue more, or one less, makes the channel's publishes wait.
+    pub fn hold_publisher<E: Effects>(&mut self, fx: &mut E, id: ChannelId, held: bool) {
+        let Some(channel) = self.channel_mut(id) else { return };
+        let was = channel.holds;
+        channel.holds = if held { was + 1 } else { was - 1 };
+        if (was == 0 || channel.holds == 0) && channel.state == ChannelState::Open {
+            fx.publishing_held(Address { connection: channel.connection, channel: channel.number }, held);
         }
     }
 

@@ -6,9 +6,11 @@
 //! speed or order asks for it, else through a loop that is run empty before each step ends. Shard 0
 //! also has the topology's writer.
 
+mod ages;
 mod batch;
 mod confirms;
 mod control;
+mod dead_letters;
 mod direct_reply;
 mod effects;
 mod front_end;
@@ -16,6 +18,7 @@ mod history;
 mod home;
 mod outward;
 mod owner;
+mod properties;
 mod publish;
 mod receive;
 mod requests;
@@ -26,7 +29,7 @@ pub use self::batch::Batch;
 use self::batch::PeerMessage;
 use self::confirms::Confirms;
 use self::control::Control;
-pub use self::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
+pub use self::effects::{Backplane, Effects, Loaded, LogSequence, Logged};
 pub use self::front_end::{
     Address, FrontEnd, HeaderSource, MessageProperty, NewConnection, NewConsumer, NoHeaders, Publish,
     Published, Reply, Request, Restored, Verdict,
@@ -35,11 +38,15 @@ use self::history::Histories;
 use self::home::{ChannelState, Home};
 use self::outward::Outward;
 use self::owner::Owner;
+pub(crate) use self::owner::WaitingRoom;
+pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns};
 use crate::ledger::Held;
 use crate::limits::HISTORY_MEMORY_SHARE;
 pub use crate::mesh::Lane;
 use crate::topology::{Change, RouteScratch, Topology, Writer};
-use crate::{ChannelId, ConnectionId, ConsumerId, DeliveryTag, QueueId, Refusal, RefusalKind, ShardId};
+use crate::{
+    ChannelId, ConnectionId, ConsumerId, DeliveryTag, Durability, QueueId, Refusal, RefusalKind, ShardId,
+};
 
 /// The shard that has the topology's writer.
 pub const WRITER: ShardId = ShardId(0);
@@ -54,6 +61,10 @@ pub struct ShardConfig {
     pub epoch: u32,
     /// Bytes of messages from which on publishers are blocked.
     pub memory_budget_bytes: u64,
+    /// Of durable queues that do not say otherwise.
+    pub durability: Durability,
+    /// How long a delivery may stay unacked, in milliseconds, where a queue does not say; 0 is for ever.
+    pub consumer_timeout_ms: u64,
 }
 
 /// What a shard holds at a moment, for metrics and checks.
@@ -76,6 +87,11 @@ pub struct Shard {
     route: RouteScratch,
     targets: Vec<QueueId>,
     held: Vec<Held>,
+    more_to_page: bool,
+    now_ms: u64,
+    consumer_timeout_ms: u64,
+    /// When deliveries are looked at again.
+    next_ageing_ms: u64,
 }
 
 impl Shard {
@@ -89,7 +105,7 @@ impl Shard {
             id: config.id,
             shards: config.shards,
             home: Home::new(config.id, config.shards),
-            owner: Owner::new(config.epoch, config.memory_budget_bytes),
+            owner: Owner::new(config.epoch, config.memory_budget_bytes, config.durability),
             topology: Topology::new(),
             control: writer.map(|writer| Control::new(writer, config.shards)),
             histories: Histories::new(config.memory_budget_bytes / HISTORY_MEMORY_SHARE),
@@ -97,6 +113,10 @@ impl Shard {
             route: RouteScratch::with_seed(u64::from(config.epoch) << 16 | u64::from(config.id.0)),
             targets: Vec::new(),
             held: Vec::new(),
+            more_to_page: false,
+            now_ms: 0,
+            consumer_timeout_ms: config.consumer_timeout_ms,
+            next_ageing_ms: 0,
         };
         shard.topology.apply_all(1, changes);
         for change in changes {
@@ -122,6 +142,7 @@ impl Shard {
 
     /// Sets the time, in milliseconds since any fixed moment; it must not go back.
     pub fn set_time(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
         self.owner.set_time(now_ms);
     }
 
@@ -135,10 +156,15 @@ impl Shard {
         !self.home.pressed.is_empty()
     }
 
-    /// Takes a message back in that was in the log when the shard starts. To be called in the order in
+    /// Takes a message of a queue back in that was in the log when the shard starts. To be called in the order in
     /// which they were appended, before anything else happens.
-    pub fn restore(&mut self, restored: Restored<'_>) {
-        self.owner.restore(restored);
+    pub fn restore(&mut self, format: &impl PropertyFormat, restored: Restored) {
+        self.owner.restore(format, restored);
+    }
+
+    /// Messages of this queue are to be restored with their records.
+    pub fn needs_records(&self, queue: QueueId) -> bool {
+        self.owner.queue(queue).is_some_and(|queue| !queue.is_pageable())
     }
 
     /// Begins a connection in a slot that the protocol chose and that is free.
@@ -336,7 +362,7 @@ impl Shard {
         if !std::mem::replace(returned, true) {
             let mut held = std::mem::take(&mut self.held);
             channel.unacked.take_up_to(DeliveryTag(0), |one| held.push(one));
-            self.settle_held(fx, id, &held, Verdict::Requeue);
+            self.settle_held(fx, id, &held, Verdict::Fail);
             let nothing = held.is_empty();
             held.clear();
             self.held = held;
@@ -397,6 +423,16 @@ impl Shard {
     pub fn committed<E: Effects>(&mut self, fx: &mut E, frontier: LogSequence) {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };
         self.owner.committed(&mut out, frontier);
+        self.finish_step(fx);
+    }
+
+    /// These queues asked for messages that can be loaded now.
+    pub fn arrived<E: Effects>(&mut self, fx: &mut E, queues: impl IntoIterator<Item = QueueId>) {
+        for queue in queues {
+            let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+            self.owner.arrived(&mut out, queue);
+        }
+        self.finish_step(fx);
     }
 
     /// The topology store has everything up to this version. Only on the writer's shard.
@@ -412,6 +448,8 @@ impl Shard {
     /// To be called when the inputs of a turn are done: emits coalesced confirms, tells of memory
     /// pressure.
     pub fn end_turn<E: Effects>(&mut self, fx: &mut E) {
+        let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+        self.more_to_page = self.owner.page_out(&mut out);
         if let Some(pressed) = self.owner.pressure_change() {
             let mut out = Outward { shard: self.id, fx, home: &mut self.home };
             for shard in 0..self.shards {
@@ -427,21 +465,30 @@ impl Shard {
         self.owner.has_rubble()
     }
 
+    /// More messages could leave memory now: the next turn is to come soon.
+    pub fn has_more_to_page(&self) -> bool {
+        self.more_to_page
+    }
+
     /// To be called about every 10 ms: what is due by the clock, and left-over work in slices. True
     /// if more is left to do right now.
     pub fn tick<E: Effects>(&mut self, fx: &mut E) -> bool {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };
         let more_due = self.owner.expire_due(&mut out);
         let more_rubble = self.owner.carry_off(&mut out);
+        self.age_deliveries(fx);
         self.finish_step(fx);
         more_due || more_rubble
     }
 
-    /// Serves the queues that this step has touched and runs the loop empty.
+    /// Serves the queues that this step has touched, sends off what they gave up, and runs the loop empty.
     fn finish_step<E: Effects>(&mut self, fx: &mut E) {
         loop {
             let mut out = Outward { shard: self.id, fx, home: &mut self.home };
             self.owner.serve_dirty(&mut out);
+            if self.publish_dead_letters(fx) {
+                continue;
+            }
             let Some(message) = self.home.loopback.pop_front() else { break };
             self.handle(fx, self.id, message);
         }

@@ -1,7 +1,7 @@
 //! The way from an owner back to the homes of its consumers: straight into the local home, or into the
 //! batch for another shard.
 
-use super::batch::{PeerMessage, RecordRef};
+use super::batch::{DEAD_LETTERS, PeerMessage, RecordRef};
 use super::effects::Effects;
 use super::front_end::Reply;
 use super::home::Home;
@@ -73,7 +73,7 @@ impl<E: Effects> Outward<'_, E> {
     }
 
     pub fn confirmed(&mut self, home: ShardId, channel: ChannelId, number: u64, accepted: bool) {
-        if home == self.shard {
+        if home == self.shard && channel != DEAD_LETTERS {
             self.home.confirmed(channel, number, accepted);
         } else {
             self.tell(home, PeerMessage::Confirmed { channel, number, accepted });

@@ -4,13 +4,13 @@
 //! a channel's last message is kept, since most publishers send to one place.
 
 use super::Shard;
-use super::batch::{ConfirmTo, PeerMessage, RecordRef};
+use super::batch::{PeerMessage, Publisher, RecordRef};
 use super::effects::Effects;
 use super::front_end::{Publish, Published};
 use super::outward::Outward;
 use crate::mesh::Lane;
 use crate::topology::RoutingData;
-use crate::{ChannelId, QueueId, Refusal};
+use crate::{ChannelId, Durability, QueueId, Refusal};
 
 impl Shard {
     /// Routes a message and sends it to the owners of its queues.
@@ -98,29 +98,27 @@ impl Shard {
         publish: &Publish<'_>,
         targets: &[QueueId],
     ) -> Published {
-        let confirm = self.count_confirm(id, || targets.chunk_by(|a, b| a.owner() == b.owner()).count());
+        let from = self.publisher(id, || targets.chunk_by(|a, b| a.owner() == b.owner()).count());
         let record = RecordRef::View(publish.message);
-        self.dispatch(fx, record, targets, publish.persistent, publish.ttl_ms, confirm);
+        self.dispatch(fx, record, targets, publish.durability, publish.ttl_ms, Some(&from));
         match targets.len() {
             0 => Published::Unroutable,
             count => Published::Routed(count as u32),
         }
     }
 
-    /// Counts a publish that so many have to answer for, if the channel wants confirms.
+    /// Who publishes this, for those who answer: if the channel wants confirms, the publish is counted, and
+    /// so many have to answer for it.
     #[inline(always)]
-    pub(super) fn count_confirm(
-        &mut self,
-        id: ChannelId,
-        answers: impl FnOnce() -> usize,
-    ) -> Option<ConfirmTo> {
-        let home = self.id;
-        let confirms = self.home.open_channel_mut(id).confirms.as_deref_mut()?;
-        let number = confirms.next();
-        if confirms.publish(answers()) {
-            self.home.confirming.push(id);
+    pub(super) fn publisher(&mut self, id: ChannelId, answers: impl FnOnce() -> usize) -> Publisher {
+        let mut from = Publisher { home: self.id, channel: id, number: 0 };
+        if let Some(confirms) = self.home.open_channel_mut(id).confirms.as_deref_mut() {
+            from.number = confirms.next();
+            if confirms.publish(answers()) {
+                self.home.confirming.push(id);
+            }
         }
-        Some(ConfirmTo { home, channel: id, number })
+        from
     }
 
     /// Sends a message to the owners of its queues; those of one owner stand side by side.
@@ -130,21 +128,22 @@ impl Shard {
         fx: &mut E,
         record: RecordRef<'_>,
         targets: &[QueueId],
-        persistent: bool,
+        durability: Durability,
         ttl_ms: Option<u64>,
-        confirm: Option<ConfirmTo>,
+        from: Option<&Publisher>,
     ) {
         let home = self.id;
         for queues in targets.chunk_by(|a, b| a.owner() == b.owner()) {
             let owner = queues[0].owner();
             if owner == home {
                 let mut out = Outward { shard: home, fx, home: &mut self.home };
-                self.owner.admit(&mut out, record, queues, persistent, ttl_ms, confirm);
+                self.owner.admit(&mut out, record, queues, durability, ttl_ms, from);
             } else {
                 let batch = fx.outgoing(owner, Lane::Forward);
                 let payload = batch.add_record(record);
                 let queues = batch.add_queues(queues);
-                batch.push(PeerMessage::Publish { payload, queues, persistent, ttl_ms, confirm });
+                let from = from.copied();
+                batch.push(PeerMessage::Publish { payload, queues, durability, ttl_ms, from });
             }
         }
     }

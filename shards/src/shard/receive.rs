@@ -1,7 +1,7 @@
 //! What other shards, and the shard itself, have to say: one place for each kind of message.
 
 use super::Shard;
-use super::batch::{Batch, PeerMessage};
+use super::batch::{Batch, DEAD_LETTERS, PeerMessage};
 use super::effects::Effects;
 use super::front_end::Reply;
 use super::home::Want;
@@ -15,10 +15,10 @@ impl Shard {
         let mut messages = std::mem::take(&mut batch.messages);
         for message in messages.drain(..) {
             match message {
-                PeerMessage::Publish { payload, queues, persistent, ttl_ms, confirm } => {
+                PeerMessage::Publish { payload, queues, durability, ttl_ms, from } => {
                     let mut out = Outward { shard: self.id, fx, home: &mut self.home };
                     let (record, queues) = (batch.record(payload), batch.queues(queues));
-                    self.owner.admit(&mut out, record, queues, persistent, ttl_ms, confirm);
+                    self.owner.admit(&mut out, record, queues, durability, ttl_ms, from.as_ref());
                 }
                 PeerMessage::Deliver { channel, consumer, entry, redelivered, granted, payload } => {
                     let record = batch.record(payload);
@@ -41,7 +41,7 @@ impl Shard {
                     self.keep_in_history(fx, &remembered, batch.record(payload));
                 }
                 PeerMessage::DirectReply { payload, reply } => {
-                    self.take_reply(fx, from, &reply, batch.record(payload));
+                    self.take_reply(fx, &reply, batch.record(payload));
                 }
                 PeerMessage::Returned { channel, payload } => {
                     self.returned(fx, channel, batch.record(payload).view());
@@ -85,9 +85,13 @@ impl Shard {
             PeerMessage::TopologyAnswer { channel, result } => self.topology_answer(fx, channel, *result),
             PeerMessage::Released { channel } => self.released(fx, channel),
             PeerMessage::Limited { channel } => self.limited(fx, channel),
+            PeerMessage::Confirmed { channel: DEAD_LETTERS, number, accepted } => {
+                self.owner.dead_letter_confirmed(fx, number, accepted);
+            }
             PeerMessage::Confirmed { channel, number, accepted } => {
                 self.home.confirmed(channel, number, accepted)
             }
+            PeerMessage::HoldPublisher { channel, held } => self.home.hold_publisher(fx, channel, held),
             PeerMessage::ConsumerCancelled { channel, consumer } => {
                 self.home.forget_consumer(channel, consumer);
                 if let Some(channel) = self.home.channel_mut(channel)

@@ -8,7 +8,7 @@ use super::outward::Outward;
 use super::{Shard, WRITER};
 use crate::mesh::Lane;
 use crate::topology::{Operation, Requester};
-use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, ShardId, VhostId};
+use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, RefusalKind, ShardId, VhostId};
 
 impl Shard {
     /// Takes a request of a channel. It is answered once, now or later, through the front end.
@@ -20,7 +20,10 @@ impl Shard {
             Request::Topology(operation) => self.request_change(fx, id, operation),
             Request::Get { vhost, queue, no_ack } => {
                 let Some(queue) = self.resolve(fx, id, vhost, queue) else { return };
-                self.note_owner(id, queue.owner());
+                if self.refuses_gets(fx, id, queue) {
+                    return;
+                }
+                self.note_owner(id, queue);
                 if queue.owner() == self.id {
                     let mut out = Outward { shard: self.id, fx, home: &mut self.home };
                     self.owner.get(&mut out, self.id, id, queue, no_ack);
@@ -140,8 +143,27 @@ impl Shard {
         None
     }
 
+    /// Out of a queue with a single active consumer nobody else takes messages.
+    fn refuses_gets<E: Effects>(&mut self, fx: &mut E, id: ChannelId, queue: QueueId) -> bool {
+        let info = self.topology.queue_by_id(queue).expect("it was just found by its name");
+        if !info.has_single_active_consumer() {
+            return false;
+        }
+        let vhost = self.topology.vhost_name(info.vhost);
+        let text = format!(
+            "cannot obtain access to locked queue '{}' in vhost '{vhost}'. basic.get operations are not supported \
+             by classic queues with single active consumer",
+            info.name
+        );
+        let refusal = Refusal::new(RefusalKind::ResourceLocked, text);
+        fx.reply(address(self.home.open_channel_mut(id)), Reply::Refused(refusal));
+        true
+    }
+
     /// The owner will have to be asked when the channel closes.
-    fn note_owner(&mut self, id: ChannelId, owner: ShardId) {
+    fn note_owner(&mut self, id: ChannelId, queue: QueueId) {
+        self.note_timeout(id, queue);
+        let owner = queue.owner();
         let channel = self.home.open_channel_mut(id);
         if channel.owners.contains(&owner) {
             return;
@@ -161,7 +183,7 @@ impl Shard {
         queue: QueueId,
         consumer: NewConsumer,
     ) {
-        self.note_owner(id, queue.owner());
+        self.note_owner(id, queue);
         let channel = self.home.open_channel_mut(id);
         channel.asked_consumer = Some(queue);
         let ask = ConsumeAsk {

@@ -6,10 +6,10 @@
 #![forbid(unsafe_code)]
 
 use super::{ExchangeInfo, ExchangeKind, QueueInfo};
-use crate::{Arguments, Refusal, RefusalKind, Value};
+use crate::{Arguments, Durability, Refusal, RefusalKind, Value};
 
 /// Arguments of queues that are compared when one is declared again, in the order of comparison.
-const COMPARED: [&str; 10] = [
+const COMPARED: [&str; 14] = [
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
@@ -20,24 +20,15 @@ const COMPARED: [&str; 10] = [
     "x-overflow",
     "x-queue-mode",
     "x-single-active-consumer",
+    "x-durability",
+    "x-dead-letter-strategy",
+    "x-delivery-limit",
+    "x-consumer-timeout",
 ];
 
 /// Arguments that change what a queue does in a way that Lepus does not have. A queue with one of
 /// them must not be made as if they were not there.
-const NOT_IMPLEMENTED: [&str; 12] = [
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-overflow",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-max-priority",
-    "x-single-active-consumer",
-    "x-delivery-limit",
-    "x-consumer-timeout",
-    "x-message-deduplication",
-    "x-durability",
-];
+const NOT_IMPLEMENTED: [&str; 1] = ["x-message-deduplication"];
 
 /// Longest time in an argument, in milliseconds: ten years of 365 days, as in RabbitMQ.
 const TIME_MS_MAX: i64 = 10 * 365 * 24 * 60 * 60 * 1000;
@@ -169,6 +160,12 @@ pub(super) fn queue_arguments(queue: Named<'_>, arguments: &Arguments) -> Result
             return Err(invalid(queue, "x-queue-version", &text));
         }
     }
+    if let Some(value) = arguments.get("x-durability")
+        && value.as_text().and_then(Durability::from_name).is_none()
+    {
+        return Err(invalid(queue, "x-durability", "expected fsync, os or memory"));
+    }
+    super::queue_arguments::check(queue, arguments)?;
     // `false` asks for nothing.
     let asked =
         |argument: &&&str| arguments.get(**argument).is_some_and(|value| *value != Value::Bool(false));

@@ -14,6 +14,7 @@ mod exchange_checks;
 mod headers_match;
 mod operation;
 mod placement;
+mod queue_arguments;
 mod queue_types;
 mod replica;
 mod reply_address;

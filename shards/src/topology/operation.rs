@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{HISTORY_LENGTH, QUORUM_DELIVERY_LIMIT};
-use crate::{Arguments, ConnectionId, DurableId, QueueId, Value, VhostId};
+use crate::queue::QueueSettings;
+use crate::{Arguments, ConnectionId, Durability, DurableId, QueueId, Value, VhostId};
 
 /// What can be asked of the topology's writer. Names are as the client sent them.
 #[derive(Clone, Debug, PartialEq)]
@@ -178,31 +179,29 @@ impl QueueInfo {
         }
     }
 
-    /// How often a message may come back before it is dropped or dead-lettered (`x-delivery-limit`); none
-    /// for as often as it likes. A quorum queue that says nothing has a limit, and a negative number
-    /// lifts it.
-    pub fn delivery_limit(&self) -> Option<u64> {
-        let given = self.arguments.get("x-delivery-limit").and_then(Value::as_integer);
-        match (given, self.kind()) {
-            (Some(limit), _) => limit.try_into().ok(),
-            (None, QueueKind::Quorum) => Some(QUORUM_DELIVERY_LIMIT),
-            (None, QueueKind::Classic) => None,
+    /// What its arguments ask for, and its type where they say nothing.
+    pub fn settings(&self) -> QueueSettings {
+        let mut settings = QueueSettings::from_arguments(&self.arguments);
+        if self.kind() == QueueKind::Quorum && !self.arguments.contains_key("x-delivery-limit") {
+            settings.delivery_limit = Some(QUORUM_DELIVERY_LIMIT);
         }
+        settings
     }
 
-    /// How long a message may wait in this queue, in milliseconds (`x-message-ttl`).
-    pub fn message_ttl_ms(&self) -> Option<u64> {
-        self.milliseconds("x-message-ttl")
+    /// One consumer at a time gets messages (`x-single-active-consumer`).
+    pub fn has_single_active_consumer(&self) -> bool {
+        self.arguments.get("x-single-active-consumer") == Some(&Value::Bool(true))
     }
 
-    /// How long the queue may go unused before it is deleted, in milliseconds (`x-expires`).
-    pub fn expires_ms(&self) -> Option<u64> {
-        self.milliseconds("x-expires")
+    /// What its persistent messages are to outlive, if it says so (`x-durability`).
+    pub fn durability(&self) -> Option<Durability> {
+        Durability::from_name(self.arguments.get("x-durability")?.as_text()?)
     }
 
-    /// The writer has refused values that are not numbers, or are negative.
-    fn milliseconds(&self, argument: &str) -> Option<u64> {
-        self.arguments.get(argument)?.as_integer()?.try_into().ok()
+    /// How long a delivery may stay unacked, in milliseconds (`x-consumer-timeout`); 0 is for ever, none
+    /// is as configured.
+    pub fn consumer_timeout_ms(&self) -> Option<u64> {
+        self.arguments.get("x-consumer-timeout")?.as_integer()?.try_into().ok()
     }
 }
 

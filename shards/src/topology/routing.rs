@@ -128,9 +128,9 @@ impl Topology {
         Ok(self.walk(vhost, first, message, scratch))
     }
 
-    /// The same for what the broker itself sends: also through an internal exchange, and nowhere if there
-    /// is none of this name.
-    pub(crate) fn route_from(
+    /// As [`Self::route`], for what the broker itself publishes: internal exchanges take it too, and one
+    /// that does not exist leads nowhere.
+    pub fn route_inside(
         &self,
         vhost: VhostId,
         exchange: &str,

@@ -1,6 +1,6 @@
 //! Clients of the world: each a connection with one channel.
 
-use lepus_shards::message::MessageView;
+use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{NewConnection, NewConsumer, NoHeaders, Publish, Reply, Request, Verdict};
 use lepus_shards::topology::{BindingSpec, DestinationKind, Operation};
 use lepus_shards::{
@@ -32,6 +32,8 @@ pub struct Client {
 pub struct Got {
     pub tag: u64,
     pub redelivered: bool,
+    /// What the properties say of deaths and returns, a line each.
+    pub notes: Vec<String>,
     pub body: String,
 }
 
@@ -91,6 +93,7 @@ impl Bench {
                 Event::Confirm { to, .. } | Event::Cancelled { to, .. } | Event::Returned { to, .. } => {
                     Some(to)
                 }
+                Event::Failed { to, .. } | Event::Held { to, .. } => Some(to),
                 Event::Blocked(_) => None,
             };
             let its = its.map_or(shard == client.shard, |to| to.connection == client.connection);
@@ -132,6 +135,30 @@ impl Bench {
         assert!(matches!(reply, Reply::QueueDeclared { .. }), "{reply:?}");
     }
 
+    /// A durable queue with arguments of any type.
+    pub fn declare_with(&mut self, client: Client, name: &str, arguments: &[(&str, Value)]) {
+        let mut request = declare(name, [true, false, false], &[]);
+        if let Request::Topology(Operation::DeclareQueue { arguments: given, .. }) = &mut request {
+            given.extend(arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        }
+        let reply = self.request(client, request);
+        assert!(matches!(reply, Reply::QueueDeclared { .. }), "{reply:?}");
+    }
+
+    /// A durable queue with arguments, whose dead letters go to another queue.
+    pub fn declare_with_dead_letters(
+        &mut self,
+        client: Client,
+        name: &str,
+        to: &str,
+        more: &[(&str, Value)],
+    ) {
+        let mut arguments =
+            vec![("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text(to))];
+        arguments.extend_from_slice(more);
+        self.declare_with(client, name, &arguments);
+    }
+
     /// Ready messages and consumers; none when there is no such queue.
     pub fn look(&mut self, client: Client, name: &str) -> Option<(u64, u64)> {
         let mut request = declare(name, [true, false, false], &[]);
@@ -145,11 +172,15 @@ impl Bench {
     }
 
     pub fn bind_fanout(&mut self, client: Client, queue: &str) {
+        self.bind(client, "amq.fanout", queue, "");
+    }
+
+    pub fn bind(&mut self, client: Client, exchange: &str, queue: &str, key: &str) {
         let binding = BindingSpec {
-            source: "amq.fanout".into(),
+            source: exchange.into(),
             destination: queue.into(),
             kind: DestinationKind::Queue,
-            routing_key: String::new(),
+            routing_key: key.into(),
             arguments: Arguments::new(),
         };
         let request = Request::Topology(Operation::Bind { vhost: VHOST, binding });
@@ -166,14 +197,28 @@ impl Bench {
         persistent: bool,
         ttl_ms: Option<u64>,
     ) {
+        self.send_with(client, exchange, key, body, [0, u8::from(persistent)], ttl_ms);
+    }
+
+    /// As [`Self::send`], with priority and persistence as the properties say them.
+    pub fn send_with(
+        &mut self,
+        client: Client,
+        exchange: &str,
+        key: &str,
+        body: &str,
+        properties: [u8; 2],
+        ttl_ms: Option<u64>,
+    ) {
         let message = MessageView {
             exchange: exchange.as_bytes(),
             routing_key: key.as_bytes(),
-            properties: &[0, 0],
+            properties: &properties,
             body: body.as_bytes(),
         };
+        let durability = if properties[1] == 1 { Durability::Fsync } else { Durability::Memory };
         let publish =
-            Publish { message, persistent, mandatory: false, ttl_ms, further_keys: &[], headers: &NoHeaders };
+            Publish { message, durability, mandatory: false, ttl_ms, further_keys: &[], headers: &NoHeaders };
         let (kernel, around) = self.world.at(client.shard);
         kernel.publish(around, client.channel, &publish).unwrap();
     }
@@ -189,7 +234,9 @@ impl Bench {
         kernel.request(around, client.channel, request);
         self.settle_down();
         let mut got = self.take(client, |event| match event {
-            Event::Got { tag, redelivered, body, .. } => Some(Some(got(*tag, *redelivered, body))),
+            Event::Got { tag, redelivered, properties, body, .. } => {
+                Some(Some(got(*tag, *redelivered, properties, body)))
+            }
             Event::Reply { reply: Reply::Empty, .. } => Some(None),
             _ => None,
         });
@@ -240,7 +287,9 @@ impl Bench {
     /// Deliveries since last asked.
     pub fn deliveries(&mut self, client: Client) -> Vec<Got> {
         self.take(client, |event| match event {
-            Event::Deliver { tag, redelivered, body, .. } => Some(got(*tag, *redelivered, body)),
+            Event::Deliver { tag, redelivered, properties, body, .. } => {
+                Some(got(*tag, *redelivered, properties, body))
+            }
             _ => None,
         })
     }
@@ -258,6 +307,22 @@ impl Bench {
         self.take(client, |event| matches!(event, Event::Cancelled { .. }).then_some(())).len()
     }
 
+    /// What the client's channel was closed for, since last asked.
+    pub fn failures(&mut self, client: Client) -> Vec<String> {
+        self.take(client, |event| match event {
+            Event::Failed { refusal, .. } => Some(refusal.text.clone()),
+            _ => None,
+        })
+    }
+
+    /// Whether the client's publishes were held, since last asked.
+    pub fn holds(&mut self, client: Client) -> Vec<bool> {
+        self.take(client, |event| match event {
+            Event::Held { held, .. } => Some(*held),
+            _ => None,
+        })
+    }
+
     /// What was said of blocking on the client's shard, since last asked.
     pub fn blocked(&mut self, client: Client) -> Vec<bool> {
         self.take(client, |event| match event {
@@ -267,8 +332,14 @@ impl Bench {
     }
 }
 
-fn got(tag: u64, redelivered: bool, body: &[u8]) -> Got {
-    Got { tag, redelivered, body: String::from_utf8_lossy(body).into_owned() }
+fn got(tag: u64, redelivered: bool, properties: &[u8], body: &[u8]) -> Got {
+    let notes = String::from_utf8_lossy(&properties[2..]).lines().map(str::to_owned).collect();
+    Got { tag, redelivered, notes, body: String::from_utf8_lossy(body).into_owned() }
+}
+
+/// A text as an argument.
+pub fn text(text: &str) -> Value {
+    Value::LongString(text.as_bytes().to_vec())
 }
 
 /// Flags: durable, exclusive, auto-delete.

@@ -116,11 +116,13 @@ fn a_connection_that_does_not_write_gets_no_more_than_its_window_and_others_go_o
 #[test]
 fn past_the_memory_budget_publishing_is_blocked_on_all_shards_until_there_is_room() {
     let mut bench = Bench::with_budget(10_000);
+    bench.world.around.iter_mut().for_each(|around| around.spills = false);
     let (here, there) = (bench.connect(0), bench.connect(1));
     bench.declare(here, "q", &[]);
     let mut count = 0;
     while !bench.world.shards[0].publishing_blocked() {
-        bench.publish(here, "q", &"x".repeat(500));
+        bench.send(here, "", "q", &"x".repeat(500), false, None);
+        bench.settle_down();
         count += 1;
     }
     assert!((5..30).contains(&count), "blocked after {count}");

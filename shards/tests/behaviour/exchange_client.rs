@@ -3,7 +3,7 @@
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{NoHeaders, Publish, Published, Reply, Request};
 use lepus_shards::topology::{BindingSpec, DestinationKind, Operation, REPLY_QUEUE};
-use lepus_shards::{Arguments, ConsumerId, Value, VhostId};
+use lepus_shards::{Arguments, ConsumerId, Durability, Value, VhostId};
 
 use crate::client::{Bench, Client};
 use crate::world::Event;
@@ -33,7 +33,7 @@ impl Bench {
         let further_keys: Vec<&[u8]> = keys[1..].iter().map(|key| key.as_bytes()).collect();
         let publish = Publish {
             message,
-            persistent: false,
+            durability: Durability::Memory,
             mandatory: true,
             ttl_ms: None,
             further_keys: &further_keys,

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use lepus_shards::message::MessageView;
+use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{
     Address, NewConnection, NewConsumer, NoHeaders, Publish, Published, Reply, Request, Verdict,
 };
@@ -240,12 +240,13 @@ impl Clients {
         let view = MessageView {
             exchange: exchange.as_bytes(),
             routing_key: key.as_bytes(),
-            properties: &[0, 0],
+            properties: &[0, u8::from(persistent)],
             body: &body,
         };
+        let durability = if persistent { Durability::Fsync } else { Durability::Memory };
         let publish = Publish {
             message: view,
-            persistent,
+            durability,
             mandatory,
             ttl_ms: None,
             further_keys: &[],
@@ -275,7 +276,7 @@ impl Clients {
         let view = MessageView { exchange, routing_key, properties: &[0, 0], body: &body };
         let publish = Publish {
             message: view,
-            persistent: false,
+            durability: Durability::Memory,
             mandatory: false,
             ttl_ms: None,
             further_keys: &[],
@@ -445,10 +446,10 @@ impl Clients {
     pub fn listen(&mut self, world: &mut World) {
         for (shard, event) in world.take_events() {
             match event {
-                Event::Deliver { to, consumer, tag, redelivered, body } => {
+                Event::Deliver { to, consumer, tag, redelivered, body, .. } => {
                     self.delivered(shard, to, consumer, tag, redelivered, &body);
                 }
-                Event::Got { to, tag, redelivered, body } => self.got(shard, to, tag, redelivered, &body),
+                Event::Got { to, tag, redelivered, body, .. } => self.got(shard, to, tag, redelivered, &body),
                 Event::Reply { to, reply } => self.replied(shard, to, reply),
                 Event::Confirm { to, first, last, accepted } => {
                     let channel = self.channel(address(shard, to));
@@ -462,6 +463,8 @@ impl Clients {
                     let channel = self.channel(address(shard, to));
                     channel.consumers.get_mut(&consumer).expect("a known consumer").cancelled = true;
                 }
+                Event::Failed { refusal, .. } => panic!("nobody is late here: {refusal}"),
+                Event::Held { .. } => panic!("no queue here makes publishers wait"),
                 Event::Blocked(blocked) => {
                     assert_ne!(self.blocked[shard], blocked, "told once");
                     self.blocked[shard] = blocked;

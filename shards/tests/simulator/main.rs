@@ -6,6 +6,7 @@
 //! `LEPUS_SIM_SEED=42` runs one, and prints what its clients do.
 
 mod clients;
+mod dead_letters;
 #[allow(dead_code, reason = "the behaviour tests use the rest of it")]
 mod world;
 
@@ -18,11 +19,12 @@ struct Run {
     trace: u64,
     deliveries: u64,
     redeliveries: u64,
+    loaded: u64,
 }
 
 fn run(seed: u64, verbose: bool) -> Run {
     let count = 1 + (seed % 4) as usize;
-    // Every third run is so short of memory that publishers are blocked now and then.
+    // Every third run is so short of memory that messages leave it, and publishers are blocked now and then.
     let budget = if seed.is_multiple_of(3) { 20_000 } else { u64::MAX };
     let mut world = World::new(seed, count, budget);
     let mut clients = Clients::new(&mut world);
@@ -39,7 +41,8 @@ fn run(seed: u64, verbose: bool) -> Run {
         clients.listen(&mut world);
     }
     clients.account(&mut world);
-    Run { trace: world.trace(), deliveries: clients.deliveries, redeliveries: clients.redeliveries }
+    let loaded = world.around.iter().map(|around| around.loaded).sum();
+    Run { trace: world.trace(), deliveries: clients.deliveries, redeliveries: clients.redeliveries, loaded }
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -65,16 +68,17 @@ fn every_message_is_accounted_for_on_every_seed() {
     }
     let seeds = number("LEPUS_SIM_SEEDS").unwrap_or(200);
     println!("seeds 0..{seeds}");
-    let (mut deliveries, mut redeliveries) = (0, 0);
+    let (mut deliveries, mut redeliveries, mut loaded) = (0, 0, 0);
     for seed in 0..seeds {
         let guard = Seed(seed);
         let done = run(seed, false);
         deliveries += done.deliveries;
         redeliveries += done.redeliveries;
+        loaded += done.loaded;
         drop(guard);
     }
-    println!("{deliveries} deliveries, {redeliveries} of them again");
-    assert!(deliveries > seeds * 50 && redeliveries > seeds, "the clients do something");
+    println!("{deliveries} deliveries, {redeliveries} of them again, {loaded} messages back from disk");
+    assert!(deliveries > seeds * 50 && redeliveries > seeds && loaded > seeds, "the clients do something");
 }
 
 #[test]
@@ -85,6 +89,23 @@ fn what_a_lost_client_held_goes_to_the_next_in_its_order() {
         clients::hand_on_what_a_lost_client_held(&mut world, seed % 2 == 0);
         drop(guard);
     }
+}
+
+#[test]
+fn every_message_that_a_queue_gives_up_ends_in_one_place() {
+    let seeds = match number("LEPUS_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("LEPUS_SIM_SEEDS").unwrap_or(200) * 2,
+    };
+    let count = seeds.end - seeds.start;
+    let mut messages = 0;
+    for seed in seeds {
+        let guard = Seed(seed);
+        let mut world = World::new(seed, 1 + (seed % 3) as usize, u64::MAX);
+        messages += dead_letters::run(&mut world);
+        drop(guard);
+    }
+    assert!(messages > count * 10, "{messages} messages");
 }
 
 #[test]

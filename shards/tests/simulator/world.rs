@@ -5,22 +5,63 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use lepus_shards::message::MessageView;
+use lepus_shards::queue::encode_record;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, FrontEnd, HeaderSource, Lane, LogHandle, LogSequence, Logged, NoHeaders,
-    Reply, Shard, ShardConfig,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
+    MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{ConsumerId, DeliveryTag, DurableId, ShardId};
+use lepus_shards::{
+    Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, Value,
+};
+
+/// Of queues that have no other.
+pub const CONSUMER_TIMEOUT_MS: u64 = 30 * 60 * 1000;
 
 /// What a shard said to a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    Deliver { to: Address, consumer: ConsumerId, tag: u64, redelivered: bool, body: Vec<u8> },
-    Got { to: Address, tag: u64, redelivered: bool, body: Vec<u8> },
-    Reply { to: Address, reply: Reply },
-    Confirm { to: Address, first: u64, last: u64, accepted: bool },
-    Returned { to: Address, body: Vec<u8> },
-    Cancelled { to: Address, consumer: ConsumerId },
+    Deliver {
+        to: Address,
+        consumer: ConsumerId,
+        tag: u64,
+        redelivered: bool,
+        properties: Vec<u8>,
+        body: Vec<u8>,
+    },
+    Got {
+        to: Address,
+        tag: u64,
+        redelivered: bool,
+        properties: Vec<u8>,
+        body: Vec<u8>,
+    },
+    Reply {
+        to: Address,
+        reply: Reply,
+    },
+    Confirm {
+        to: Address,
+        first: u64,
+        last: u64,
+        accepted: bool,
+    },
+    Returned {
+        to: Address,
+        body: Vec<u8>,
+    },
+    Cancelled {
+        to: Address,
+        consumer: ConsumerId,
+    },
+    Failed {
+        to: Address,
+        refusal: Refusal,
+    },
+    Held {
+        to: Address,
+        held: bool,
+    },
     Blocked(bool),
 }
 
@@ -30,8 +71,20 @@ pub struct Surroundings {
     pub events: Vec<Event>,
     appended: LogSequence,
     committed: LogSequence,
-    /// What is in the log: the queues of each message.
-    pub logged: BTreeMap<u32, Vec<DurableId>>,
+    /// What is in the log: the queues of each message; none of one that was spilled.
+    pub logged: BTreeMap<LogSequence, (Vec<DurableId>, Vec<u8>)>,
+    /// What was asked of the log, in order.
+    pub log_story: Vec<String>,
+    /// Queues that wait for something to be read.
+    reading: VecDeque<QueueId>,
+    /// What has been read; it is given once.
+    read: Vec<LogSequence>,
+    /// How much was loaded.
+    pub loaded: u64,
+    /// Transient messages can leave memory.
+    pub spills: bool,
+    /// One message in so many is not given back.
+    pub loses_every: Option<LogSequence>,
     persisting: VecDeque<u64>,
 }
 
@@ -39,6 +92,36 @@ fn lane_index(lane: Lane) -> usize {
     match lane {
         Lane::Reply => 0,
         Lane::Forward => 1,
+    }
+}
+
+/// Properties of this world: a byte of priority, a byte that is 1 for a persistent message, and lines that
+/// say how it died, the latest first, and how often it came back.
+impl PropertyFormat for Surroundings {
+    fn headers(&self, _properties: &[u8]) -> Arguments {
+        Arguments::new()
+    }
+    fn property(&self, _properties: &[u8], _property: MessageProperty) -> Option<Value> {
+        None
+    }
+    fn further_keys(&self, _properties: &[u8]) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+    fn priority(&self, properties: &[u8]) -> u8 {
+        properties[0]
+    }
+    fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
+        let (head, history) = message.properties.split_at(2);
+        let history = String::from_utf8_lossy(history);
+        let deaths = format!("{} {}\n{history}", death.reason.name(), death.queue);
+        let unforced = deaths.lines().take_while(|death| !death.starts_with("rejected "));
+        let circled = unforced.filter_map(|death| Some(death.split_once(' ')?.1.to_owned())).collect();
+        let properties = [head, deaths.as_bytes()].concat();
+        DeadLetterProperties { properties, persistent: head[1] == 1, circled }
+    }
+    fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
+        let note = format!("returned {} {}\n", returns.all, returns.failures);
+        [properties, note.as_bytes()].concat()
     }
 }
 
@@ -56,6 +139,7 @@ impl FrontEnd for Surroundings {
             consumer,
             tag: tag.0,
             redelivered,
+            properties: message.properties.to_vec(),
             body: message.body.to_vec(),
         });
     }
@@ -67,7 +151,8 @@ impl FrontEnd for Surroundings {
         _remaining: u64,
         message: MessageView<'_>,
     ) {
-        self.events.push(Event::Got { to, tag: tag.0, redelivered, body: message.body.to_vec() });
+        let (properties, body) = (message.properties.to_vec(), message.body.to_vec());
+        self.events.push(Event::Got { to, tag: tag.0, redelivered, properties, body });
     }
     fn reply(&mut self, to: Address, reply: Reply) {
         self.events.push(Event::Reply { to, reply });
@@ -78,11 +163,14 @@ impl FrontEnd for Surroundings {
     fn returned(&mut self, to: Address, message: MessageView<'_>) {
         self.events.push(Event::Returned { to, body: message.body.to_vec() });
     }
-    fn header_source<'a>(&self, _properties: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
-        Box::new(NoHeaders)
-    }
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.events.push(Event::Cancelled { to, consumer });
+    }
+    fn channel_failed(&mut self, to: Address, refusal: Refusal) {
+        self.events.push(Event::Failed { to, refusal });
+    }
+    fn publishing_held(&mut self, to: Address, held: bool) {
+        self.events.push(Event::Held { to, held });
     }
     fn publishing_blocked(&mut self, blocked: bool) {
         self.events.push(Event::Blocked(blocked));
@@ -93,30 +181,72 @@ impl Backplane for Surroundings {
     fn outgoing(&mut self, to: ShardId, lane: Lane) -> &mut Batch {
         &mut self.outgoing[to.index()][lane_index(lane)]
     }
-    fn append(&mut self, _message: &MessageView<'_>, _ttl_ms: Option<u64>, queues: &[DurableId]) -> Logged {
+    fn append(
+        &mut self,
+        message: &MessageView<'_>,
+        _ttl_ms: Option<u64>,
+        _sync: bool,
+        queues: &[DurableId],
+    ) -> Logged {
         assert!(!queues.is_empty(), "what is appended is in some queue");
-        self.appended += 1;
-        let handle = LogHandle(u32::try_from(self.appended).expect("a short run"));
-        self.logged.insert(handle.0, queues.to_vec());
-        Logged { sequence: self.appended, handle }
+        let sequence = self.enter(message, queues.to_vec());
+        self.log_story.push(format!("append {sequence}"));
+        Logged { sequence, in_log: true }
     }
-    fn claimed(&mut self, message: LogHandle, queue: DurableId) {
+    fn claimed(&mut self, message: LogSequence, queue: DurableId) {
+        let (queues, _) = &self.logged[&message];
         assert!(
-            self.logged[&message.0].contains(&queue),
+            queues.is_empty() || queues.contains(&queue),
             "only what is in the log for a queue is claimed there"
         );
     }
-    fn settled(&mut self, message: LogHandle, queue: DurableId) {
-        let queues = self.logged.get_mut(&message.0).expect("only what is in the log is settled");
-        let at = queues.iter().position(|other| *other == queue).expect("a queue settles a message once");
-        queues.remove(at);
+    fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
+        self.log_story.push(format!("settle {message}"));
+        let (queues, _) = self.logged.get_mut(&message).expect("only what is in the log is settled");
+        if !queues.is_empty() {
+            let queue = queue.expect("what was not spilled is settled in a durable queue");
+            let at = queues.iter().position(|other| *other == queue).expect("a queue settles a message once");
+            queues.remove(at);
+        }
         if queues.is_empty() {
-            self.logged.remove(&message.0);
+            self.logged.remove(&message);
+        }
+    }
+    fn spill(&mut self, message: &MessageView<'_>) -> Option<LogSequence> {
+        self.spills.then(|| self.enter(message, Vec::new()))
+    }
+    fn load(&mut self, message: LogSequence, waiter: QueueId) -> Loaded<'_> {
+        assert!(message <= self.committed, "only what is committed is loaded");
+        if self.loses_every.is_some_and(|every| message.is_multiple_of(every)) {
+            return Loaded::Lost;
+        }
+        let (_, record) = self.logged.get(&message).expect("only what is in the log is loaded");
+        match self.read.iter().position(|read| *read == message) {
+            Some(at) => {
+                self.read.swap_remove(at);
+                self.loaded += 1;
+                Loaded::Record(record)
+            }
+            None => {
+                self.reading.push_back(waiter);
+                self.read.push(message);
+                Loaded::Later
+            }
         }
     }
     fn persist(&mut self, version: u64, writes: Vec<StoreWrite>) {
         assert!(!writes.is_empty());
         self.persisting.push_back(version);
+    }
+}
+
+impl Surroundings {
+    fn enter(&mut self, message: &MessageView<'_>, queues: Vec<DurableId>) -> LogSequence {
+        self.appended += 1;
+        let mut record = Vec::new();
+        encode_record(message, &mut record);
+        self.logged.insert(self.appended, (queues, record));
+        self.appended
     }
 }
 
@@ -143,8 +273,14 @@ impl World {
         let mut writer = Some(writer);
         let shards = (0..count)
             .map(|index| {
-                let config =
-                    ShardConfig { id: ShardId(index as u16), shards: count, epoch: 1, memory_budget_bytes };
+                let config = ShardConfig {
+                    id: ShardId(index as u16),
+                    shards: count,
+                    epoch: 1,
+                    memory_budget_bytes,
+                    durability: Durability::Fsync,
+                    consumer_timeout_ms: CONSUMER_TIMEOUT_MS,
+                };
                 Shard::new(config, &changes, if index == 0 { writer.take() } else { None })
             })
             .collect();
@@ -155,6 +291,12 @@ impl World {
                 appended: 0,
                 committed: 0,
                 logged: BTreeMap::new(),
+                reading: VecDeque::new(),
+                read: Vec::new(),
+                loaded: 0,
+                spills: true,
+                loses_every: None,
+                log_story: Vec::new(),
                 persisting: VecDeque::new(),
             })
             .collect();
@@ -204,7 +346,7 @@ impl World {
     /// One thing happens that no client asked for. False if nothing could.
     pub fn happen(&mut self) -> bool {
         let shard = self.random.usize(..self.count());
-        match self.random.u8(..8) {
+        match self.random.u8(..9) {
             0..4 => self.receive(shard),
             4 => {
                 self.end_turn(shard);
@@ -212,6 +354,7 @@ impl World {
             }
             5 => self.commit(shard),
             6 => self.store(),
+            7 => self.arrive(shard),
             _ => {
                 self.advance_time(shard);
                 true
@@ -254,6 +397,13 @@ impl World {
         true
     }
 
+    /// Something that a queue waits for has been read.
+    fn arrive(&mut self, shard: usize) -> bool {
+        let Some(queue) = self.around[shard].reading.pop_front() else { return false };
+        self.shards[shard].arrived(&mut self.around[shard], [queue]);
+        true
+    }
+
     /// Everything that the shard has appended is on disk.
     pub fn commit_all(&mut self, shard: usize) {
         while self.commit(shard) {}
@@ -293,7 +443,7 @@ impl World {
                     self.shards[shard].tick(&mut self.around[shard]);
                 }
                 self.end_turn(shard);
-                while self.commit(shard) || (shard == 0 && self.store()) {
+                while self.commit(shard) || self.arrive(shard) || (shard == 0 && self.store()) {
                     busy = true;
                 }
                 self.end_turn(shard);

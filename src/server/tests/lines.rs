@@ -7,13 +7,13 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 
-use lepus_shards::message::MessageView;
+use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{
-    Address, FrontEnd, HeaderSource, NewConnection, NewConsumer, NoHeaders, Publish, Reply, Request, Shard,
-    Verdict,
+    Address, DeadLetterProperties, Death, FrontEnd, MessageProperty, NewConnection, NewConsumer, NoHeaders,
+    PropertyFormat, Publish, Reply, Request, Returns, Shard, Verdict,
 };
 use lepus_shards::topology::Operation;
-use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, VhostId};
+use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, Refusal, Value, VhostId};
 
 use crate::server::{Disposition, Protocol, Surroundings};
 
@@ -90,7 +90,7 @@ fn command(shard: &mut Shard, around: &mut Surroundings<Lines>, slot: u32, line:
             };
             let publish = Publish {
                 message,
-                persistent: true,
+                durability: Durability::Fsync,
                 mandatory: false,
                 ttl_ms: None,
                 further_keys: &[],
@@ -190,6 +190,34 @@ impl Protocol for Lines {
     }
 }
 
+/// Lines have no properties.
+impl PropertyFormat for Lines {
+    fn headers(&self, _: &[u8]) -> Arguments {
+        Arguments::new()
+    }
+
+    fn property(&self, _: &[u8], _: MessageProperty) -> Option<Value> {
+        None
+    }
+
+    fn further_keys(&self, _: &[u8]) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
+    fn priority(&self, _: &[u8]) -> u8 {
+        0
+    }
+
+    fn dead_letter(&self, message: &MessageView<'_>, _: &Death<'_>) -> DeadLetterProperties {
+        let properties = message.properties.to_vec();
+        DeadLetterProperties { properties, persistent: false, circled: Vec::new() }
+    }
+
+    fn with_returns(&self, properties: &[u8], _: Returns) -> Vec<u8> {
+        properties.to_vec()
+    }
+}
+
 impl FrontEnd for Lines {
     fn deliver(
         &mut self,
@@ -224,11 +252,11 @@ impl FrontEnd for Lines {
         unreachable!("nothing is mandatory");
     }
 
-    fn header_source<'a>(&self, _: &'a [u8]) -> Box<dyn HeaderSource + 'a> {
-        Box::new(NoHeaders)
-    }
-
     fn consumer_cancelled(&mut self, _: Address, _: ConsumerId) {}
+
+    fn channel_failed(&mut self, _: Address, _: Refusal) {}
+
+    fn publishing_held(&mut self, _: Address, _: bool) {}
 
     fn publishing_blocked(&mut self, _: bool) {}
 }

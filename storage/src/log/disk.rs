@@ -93,8 +93,8 @@ pub enum Completion {
     Written(AlignedBuffer, io::Result<()>),
     /// [`Disk::prepare`] of this segment.
     Prepared(u64, io::Result<()>),
-    /// [`Disk::read`] of this segment: all its bytes.
-    Read(u64, io::Result<Vec<u8>>),
+    /// [`Disk::read`] of this segment, from this offset on.
+    Read(u64, u64, io::Result<AlignedBuffer>),
 }
 
 /// A directory of segment files. See the module.
@@ -112,8 +112,13 @@ pub trait Disk {
     /// Removes segments; nobody waits for it.
     fn remove(&mut self, segment: u64);
 
-    /// Reads a whole segment, in the background.
-    fn read(&mut self, segment: u64);
+    /// Reads whole blocks of a segment, in the background; fewer, if its file ends before.
+    fn read(&mut self, segment: u64, offset: u64, bytes: usize);
+
+    /// Brings what was written to a segment to stable storage, and then writes beside it what is in it.
+    /// Nobody waits for it, and a power loss may tear it: it is checked when it is read. It goes with the
+    /// segment.
+    fn summarize(&mut self, segment: u64, summary: Vec<u8>);
 
     /// The next thing that is done, if something is. Does not wait.
     fn poll(&mut self) -> Option<Completion>;

@@ -1,4 +1,4 @@
-//! How the shard log lies on disk: format version 1. Everything is little endian.
+//! How the shard log lies on disk: format version 2. Everything is little endian.
 //!
 //! A log is a row of segment files, numbered upwards from 1. A segment begins with one block that says
 //! what it is; commits follow, each at a multiple of the block size:
@@ -14,18 +14,22 @@
 //!   kind 1, message in `count` queues: sequence u64 | published, ms since 1970, u64 | time to live, ms, u64
 //!     (all ones: none) | queue u64 ... | content
 //!   kind 2, `count` settlements: (sequence u64 | queue u64) ...
+//!   kind 3, a message that was only moved out of memory, and ends with the process: as kind 1
 //! ```
 //!
+//! Queue 0 is nobody's: the place of a queue that had settled the message before it was written. Version 1
+//! had neither that nor kind 3, and is read as it is.
+//!
 //! *Commits* are numbered upwards through all segments; the *first commit* is that of the segment.
-//! *Frontier* is the last commit known to be on
-//! disk when this one was written: what is missing behind the last frontier was never confirmed.
+//! *Frontier* is the last commit that was on stable storage when this one was written: what is missing
+//! behind the last frontier was never confirmed to be there.
 //! Segments are used again under a new number, which stands in each of their commits, so that what a
 //! segment held before is never read as new. *Sequences* name messages: the epoch of the broker's start
 //! in the upper 24 bits and a count in the lower 40, so that none is ever used twice, even when a power
 //! loss has cut the log short.
 
 /// The version of the format that this module writes, and the newest that it reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Everything on disk begins at a multiple of this: what direct I/O asks for.
 pub const BLOCK_BYTES: usize = 4096;
@@ -37,6 +41,11 @@ const SEGMENT_MAGIC: &[u8; 8] = b"LEPUSLOG";
 const COMMIT_MAGIC: u32 = u32::from_le_bytes(*b"LEPC");
 const MESSAGE: u32 = 1;
 const SETTLED: u32 = 2;
+const SPILLED: u32 = 3;
+/// Where the queues of a message's record begin.
+const QUEUES_OFFSET: usize = MESSAGE_HEAD_BYTES;
+/// The queue that is nobody's.
+pub const NOBODY: u64 = 0;
 const MESSAGE_HEAD_BYTES: usize = 4 + 4 + 8 + 8 + 8;
 const SETTLED_HEAD_BYTES: usize = 4 + 4;
 /// Most queues of a message, and most settlements of a record.
@@ -50,6 +59,11 @@ pub type Sequence = u64;
 /// The sequence before the first one of an epoch.
 pub fn first_sequence(epoch: u32) -> Sequence {
     u64::from(epoch) << COUNT_BITS
+}
+
+/// The start of the broker that a sequence is of.
+pub fn epoch_of(sequence: Sequence) -> u32 {
+    (sequence >> COUNT_BITS) as u32
 }
 
 /// A whole number of blocks that holds this many bytes.
@@ -174,6 +188,19 @@ impl CommitHeader {
     }
 }
 
+/// Bytes of the commit that begins here, with its padding, as its header has it - which may be damaged.
+pub fn commit_bytes(bytes: &[u8], segment: u64) -> Option<usize> {
+    let mut reader = Reader(bytes);
+    if reader.u32()? != COMMIT_MAGIC {
+        return None;
+    }
+    let _crc = reader.u32()?;
+    let found = reader.u64()?;
+    let _ = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u32()?);
+    let payload = reader.u32()? as usize;
+    (found == segment).then(|| padded(COMMIT_HEADER_BYTES + payload))
+}
+
 /// A message as it is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MessageHead {
@@ -183,6 +210,8 @@ pub struct MessageHead {
     pub published_ms: u64,
     /// Its own time to live, in milliseconds.
     pub ttl_ms: Option<u64>,
+    /// It was only moved out of memory.
+    pub spilled: bool,
 }
 
 /// Bytes of a message's record.
@@ -204,12 +233,69 @@ pub fn put_message(
     let bytes = message_bytes(queues.len(), content) - 4;
     out.reserve(bytes + 4);
     out.extend_from_slice(&u32::try_from(bytes).expect("a message is below 4 GiB").to_le_bytes());
-    put_kind(out, MESSAGE, queues.len());
+    put_kind(out, if head.spilled { SPILLED } else { MESSAGE }, queues.len());
     out.extend_from_slice(&head.sequence.to_le_bytes());
     out.extend_from_slice(&head.published_ms.to_le_bytes());
     out.extend_from_slice(&head.ttl_ms.unwrap_or(NO_TTL).to_le_bytes());
     queues.for_each(|queue| out.extend_from_slice(&queue.to_le_bytes()));
     parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+/// A message's record in a commit that is being put together.
+pub struct RecordInPlace<'a>(pub &'a mut [u8]);
+
+impl RecordInPlace<'_> {
+    /// Bytes of the record that begins here.
+    pub fn bytes(&self) -> usize {
+        4 + word_at(self.0, 0) as usize
+    }
+
+    /// Its name.
+    pub fn sequence(&self) -> Sequence {
+        long_at(self.0, 8)
+    }
+
+    /// It is a message, and not settlements.
+    pub fn is_message(&self) -> bool {
+        matches!(word_at(self.0, 4) & 0xff, MESSAGE | SPILLED)
+    }
+
+    /// When it was published and its own time to live, as [`MessageHead`] has them.
+    pub fn times(&self) -> (u64, Option<u64>) {
+        let ttl_ms = long_at(self.0, 24);
+        (long_at(self.0, 16), (ttl_ms != NO_TTL).then_some(ttl_ms))
+    }
+
+    /// Where in it its content begins.
+    pub fn content_offset(&self) -> usize {
+        QUEUES_OFFSET + 8 * self.count()
+    }
+
+    fn count(&self) -> usize {
+        (word_at(self.0, 4) >> 8) as usize
+    }
+
+    /// Its queues, [`NOBODY`] among them.
+    pub fn queues(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.count()).map(|index| long_at(self.0, QUEUES_OFFSET + 8 * index))
+    }
+
+    /// Makes the place of a queue nobody's.
+    pub fn strike(&mut self, queue: u64) {
+        let index = self.queues().position(|other| other == queue);
+        if let Some(index) = index {
+            let at = QUEUES_OFFSET + 8 * index;
+            self.0[at..at + 8].copy_from_slice(&NOBODY.to_le_bytes());
+        }
+    }
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn long_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 fn put_kind(out: &mut Vec<u8>, kind: u32, count: usize) {
@@ -282,10 +368,11 @@ fn read_record<'a>(rest: &mut Reader<'a>) -> Option<Record<'a>> {
     let kind = reader.u32()?;
     let (kind, count) = (kind & 0xff, kind >> 8);
     match kind {
-        MESSAGE => {
+        MESSAGE | SPILLED => {
             let (sequence, published_ms, ttl) = (reader.u64()?, reader.u64()?, reader.u64()?);
             let queues = (0..count).map(|_| reader.u64()).collect::<Option<Vec<_>>>()?;
-            let head = MessageHead { sequence, published_ms, ttl_ms: (ttl != NO_TTL).then_some(ttl) };
+            let (ttl_ms, spilled) = ((ttl != NO_TTL).then_some(ttl), kind == SPILLED);
+            let head = MessageHead { sequence, published_ms, ttl_ms, spilled };
             Some(Record::Message { head, queues, content: reader.0 })
         }
         SETTLED => {
@@ -369,12 +456,13 @@ mod tests {
             sequence in any::<u64>(),
             published_ms in any::<u64>(),
             ttl_ms in prop::option::of(0..u64::MAX),
+            spilled in any::<bool>(),
             queues in prop::collection::vec(any::<u64>(), 1..5),
             content in prop::collection::vec(any::<u8>(), 0..300),
             cut in any::<prop::sample::Index>(),
             settled in prop::collection::vec((any::<u64>(), any::<u64>()), 0..20),
         ) {
-            let head = MessageHead { sequence, published_ms, ttl_ms };
+            let head = MessageHead { sequence, published_ms, ttl_ms, spilled };
             let mut payload = Vec::new();
             let (front, back) = content.split_at(cut.index(content.len() + 1));
             put_message(&mut payload, &head, queues.iter().copied(), &[front, back]);

@@ -2,7 +2,7 @@
 //! what is written must not change without a new version.
 
 use super::format::{
-    BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, SegmentHeader, padded, put_message,
+    BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, NOBODY, SegmentHeader, padded, put_message,
     put_settled,
 };
 use super::*;
@@ -22,18 +22,30 @@ fn golden(name: &str, written: &[u8]) -> Vec<u8> {
     std::fs::read(&path).unwrap()
 }
 
-/// Two commits: two messages, then that one of them is settled in one of its queues.
+/// Two commits: two messages, then that one of them is settled in one of its queues. Since version 2, also one
+/// that one of its queues had settled before, and one that was only moved out of memory.
 fn segment() -> Vec<u8> {
     let mut segment = Vec::new();
     SegmentHeader { shard: 2, segment: 5, epoch: 3 }.write(&mut segment);
     let mut messages = Vec::new();
-    let head = MessageHead { sequence: SEQUENCE, published_ms: 1_700_000_000_000, ttl_ms: None };
+    let head =
+        MessageHead { sequence: SEQUENCE, published_ms: 1_700_000_000_000, ttl_ms: None, spilled: false };
     put_message(&mut messages, &head, [11, 12].into_iter(), &[b"\x00\x01", b"content"]);
-    let head = MessageHead { sequence: SEQUENCE + 1, published_ms: 1_700_000_000_001, ttl_ms: Some(60_000) };
+    let head = MessageHead {
+        sequence: SEQUENCE + 1,
+        published_ms: 1_700_000_000_001,
+        ttl_ms: Some(60_000),
+        spilled: false,
+    };
     put_message(&mut messages, &head, [11].into_iter(), &[b""]);
+    let head =
+        MessageHead { sequence: SEQUENCE + 2, published_ms: 1_700_000_000_001, ttl_ms: None, spilled: false };
+    put_message(&mut messages, &head, [NOBODY, 12].into_iter(), &[b"left"]);
+    let head = MessageHead { sequence: SEQUENCE + 3, published_ms: 0, ttl_ms: None, spilled: true };
+    put_message(&mut messages, &head, [].into_iter(), &[b"spilled"]);
     let mut settled = Vec::new();
     put_settled(&mut settled, &[(SEQUENCE, 12)]);
-    for (number, payload, records) in [(41, messages, 2), (42, settled, 1)] {
+    for (number, payload, records) in [(41, messages, 4), (42, settled, 1)] {
         let mut commit = vec![0; COMMIT_HEADER_BYTES];
         commit.extend_from_slice(&payload);
         let header = CommitHeader {
@@ -60,17 +72,41 @@ fn index(directory: &std::path::Path) -> UnackedIndex {
     index
 }
 
+struct OneFile(Vec<u8>);
+
+impl SegmentFiles for OneFile {
+    fn segment(&self, _: u64) -> std::io::Result<Vec<u8>> {
+        Ok(self.0.clone())
+    }
+
+    fn summary(&self, _: u64) -> Option<Vec<u8>> {
+        None
+    }
+}
+
 #[test]
-fn version_1_of_a_segment_is_read_and_written_as_ever() {
-    let frozen = golden("segment-v1.log", &segment());
-    assert_eq!((segment() == frozen, frozen.len()), (true, 3 * BLOCK_BYTES), "frozen: count the version up");
-    let recovered = recover(2, &[5], |_| Ok(frozen.clone())).unwrap();
+fn version_1_of_a_segment_is_read() {
+    let frozen = golden("segment-v1.log", &[]);
+    let recovered = recover(2, &[5], &OneFile(frozen.clone())).unwrap();
     assert!(recovered.damage.is_empty() && recovered.unused.is_empty());
     assert_eq!((recovered.last_commit, recovered.last_sequence), (42, SEQUENCE + 1));
     let [first, second] = recovered.messages.as_slice() else { panic!("{recovered:?}") };
-    assert_eq!((first.queues.as_slice(), first.settled.as_slice()), (&[11][..], &[12][..]));
-    assert_eq!((&*first.content, first.head.published_ms), (&b"\x00\x01content"[..], 1_700_000_000_000));
-    assert_eq!((second.head.sequence, second.head.ttl_ms), (SEQUENCE + 1, Some(60_000)));
+    assert_eq!((first.queue, first.shared), (11, true));
+    assert_eq!(find_content(&frozen, first), Some(&b"\x00\x01content"[..]));
+    assert_eq!(first.published_ms, 1_700_000_000_000);
+    assert_eq!((second.sequence, second.ttl_ms.map(|ttl| ttl.get())), (SEQUENCE + 1, Some(60_000)));
+}
+
+#[test]
+fn version_2_of_a_segment_is_read_and_written_as_ever() {
+    let frozen = golden("segment-v2.log", &segment());
+    assert_eq!((segment() == frozen, frozen.len()), (true, 3 * BLOCK_BYTES), "frozen: count the version up");
+    let recovered = recover(2, &[5], &OneFile(frozen.clone())).unwrap();
+    assert!(recovered.damage.is_empty() && recovered.unused.is_empty());
+    assert_eq!((recovered.last_commit, recovered.last_sequence), (42, SEQUENCE + 3));
+    let live: Vec<_> = recovered.messages.iter().map(|row| (row.sequence - SEQUENCE, row.queue)).collect();
+    assert_eq!(live, [(0, 11), (1, 11), (2, 12)]);
+    assert_eq!(find_content(&frozen, &recovered.messages[2]), Some(&b"left"[..]));
 }
 
 #[test]

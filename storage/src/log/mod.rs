@@ -5,25 +5,35 @@
 //! | `format` | how it lies on disk, described once, with its version |
 //! | `disk` | what is asked of a disk |
 //! | `shard_log` | appending, settling, group commit |
+//! | `directory` | where each live message is |
+//! | `reading` | messages that come back from the disk |
+//! | `summary` | what is in a closed segment, written beside it |
 //! | `space` | segment files: prepared ahead, given back, emptied |
 //! | `uring_disk` | the real disk: a ring for commits, a thread for files |
 //! | `recovery` | reading a log back |
 //! | `unacked_index` | which messages were delivered, in a mapped file |
 
+mod directory;
 mod disk;
 mod format;
+mod reading;
 mod recovery;
 mod shard_log;
 mod space;
+mod summary;
 mod unacked_index;
 mod uring_disk;
 
+pub use directory::SEGMENT_FILE_BYTES_MAX;
 pub use disk::{AlignedBuffer, Completion, Disk};
-pub use format::{FORMAT, MessageHead, Sequence};
-pub use recovery::{Damage, LiveMessage, Recovered, RecoveryError, SegmentSummary, recover};
-pub use shard_log::{Appended, Handle, LogCounts, LogFailed, LogOptions, Settlement, ShardLog};
+pub use format::{FORMAT, NOBODY, Sequence};
+pub use reading::Loaded;
+pub use recovery::{
+    Damage, LiveMessage, Recovered, RecoveryError, SegmentFiles, SegmentSummary, find_content, recover,
+};
+pub use shard_log::{LogCounts, LogFailed, LogOptions, Settlement, ShardLog};
 pub use unacked_index::{IndexEntry, IndexError, UnackedIndex};
-pub use uring_disk::{Method, UringDisk, UringOptions, list_segments, read_segment, truncate_segment};
+pub use uring_disk::{DirectoryFiles, Method, UringDisk, UringOptions, list_segments, truncate_segment};
 
 #[cfg(test)]
 mod golden_tests;

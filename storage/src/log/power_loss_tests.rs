@@ -12,8 +12,11 @@ struct Known {
     content: Vec<u8>,
     /// Queues that have settled it, and whether that is on disk.
     settled: BTreeMap<u64, bool>,
-    handle: Handle,
     confirmed: bool,
+    /// It ends with the process.
+    spilled: bool,
+    /// It was to be on stable storage before it was confirmed.
+    sync: bool,
 }
 
 struct Life {
@@ -24,36 +27,105 @@ struct Life {
     known: BTreeMap<Sequence, Known>,
     rng: fastrand::Rng,
     sync: bool,
+    /// Messages that were asked for and have not come.
+    loads: BTreeSet<Sequence>,
+    loaded: u64,
 }
 
 fn options(epoch: u32, sync: bool) -> LogOptions {
     LogOptions { shard: 7, epoch, segment_bytes: 64 * 1024, commit_bytes: 16 * 1024, sync }
 }
 
+/// As if nothing had been written beside the segments.
+struct AllOfIt<'a>(&'a SimulatedDisk);
+
+impl SegmentFiles for AllOfIt<'_> {
+    fn segment(&self, segment: u64) -> std::io::Result<Vec<u8>> {
+        self.0.segment(segment)
+    }
+
+    fn summary(&self, _: u64) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+fn read_all(disk: &SimulatedDisk) -> Recovered {
+    recover(7, &disk.segments(), &AllOfIt(disk)).expect("the log can be read back")
+}
+
 fn read_back(disk: &SimulatedDisk) -> Recovered {
-    recover(7, &disk.segments(), |segment| disk.content(segment)).expect("the log can be read back")
+    recover(7, &disk.segments(), disk).expect("the log can be read back")
 }
 
 impl Life {
     fn new(seed: u64, faults: Faults, sync: bool) -> Life {
         let disk = SimulatedDisk::new(seed);
         disk.0.borrow_mut().faults = faults;
-        let (log, _) = ShardLog::new(disk.clone(), options(1, sync), &Recovered::default());
+        let log = ShardLog::new(disk.clone(), options(1, sync), &Recovered::default());
         let rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
-        Life { disk, log, epoch: 1, now_ms: 0, known: BTreeMap::new(), rng, sync }
+        Life {
+            disk,
+            log,
+            epoch: 1,
+            now_ms: 0,
+            known: BTreeMap::new(),
+            rng,
+            sync,
+            loads: BTreeSet::new(),
+            loaded: 0,
+        }
     }
 
     fn append(&mut self) {
         let queues: Vec<u64> =
-            (0..[1, 1, 1, 2, 3][self.rng.usize(..5)]).map(|n| n * 10 + self.rng.u64(..10)).collect();
+            (0..[1, 1, 1, 2, 3][self.rng.usize(..5)]).map(|n| n * 10 + self.rng.u64(1..10)).collect();
         let most = [10, 300, 5_000, 40_000, 100_000][self.rng.usize(..5).min(self.rng.usize(..5))];
         let (len, byte) = (self.rng.usize(..most), self.rng.u8(..));
         let content: Vec<u8> = (0..len).map(|index| byte.wrapping_add((index % 251) as u8)).collect();
         let (front, back) = content.split_at(content.len() / 3);
-        let appended = self.log.append(1_000, None, queues.iter().copied(), &[front, back]);
-        let known =
-            Known { queues, content, settled: BTreeMap::new(), handle: appended.handle, confirmed: false };
-        assert!(self.known.insert(appended.sequence, known).is_none(), "a sequence is used once");
+        let parts = [front, back];
+        let spilled = self.rng.u8(..10) == 0;
+        let sync = self.sync && self.rng.u8(..4) > 0;
+        let (sequence, queues) = match spilled {
+            true => (self.log.spill(&parts), vec![NOBODY]),
+            false => (self.log.append(1_000, None, sync, queues.iter().copied(), &parts), queues),
+        };
+        let known = Known { queues, content, settled: BTreeMap::new(), confirmed: false, spilled, sync };
+        assert!(self.known.insert(sequence, known).is_none(), "a sequence is used once");
+    }
+
+    /// Reads a message that is live and durable.
+    fn load(&mut self) {
+        let committed = self.log.committed();
+        let durable: Vec<Sequence> = self
+            .known
+            .range(..=committed)
+            .filter(|(_, known)| known.settled.len() < known.queues.len())
+            .map(|(&sequence, _)| sequence)
+            .collect();
+        if durable.is_empty() {
+            return;
+        }
+        let sequence = durable[self.rng.usize(..durable.len())];
+        self.loads.insert(sequence);
+        self.try_load(sequence);
+    }
+
+    fn try_load(&mut self, sequence: Sequence) {
+        let known = &self.known[&sequence];
+        if known.settled.len() == known.queues.len() {
+            self.loads.remove(&sequence);
+            return;
+        }
+        match self.log.load(sequence, sequence) {
+            Loaded::Content(content) => {
+                assert!(*known.content == *content, "{sequence:x} comes back as it was");
+                self.loads.remove(&sequence);
+                self.loaded += 1;
+            }
+            Loaded::Later => {}
+            Loaded::Lost => panic!("{sequence:x} is on disk and cannot be loaded"),
+        }
     }
 
     /// Mostly the oldest are settled, but some stay for long.
@@ -72,7 +144,7 @@ impl Life {
         let (sequence, queue) = open[self.rng.usize(..open.len())];
         let known = self.known.get_mut(&sequence).expect("it was just found");
         known.settled.insert(queue, false);
-        assert_eq!(self.log.settle(known.handle, queue), sequence);
+        self.log.settle(sequence, queue);
     }
 
     fn poll(&mut self) -> Result<(), LogFailed> {
@@ -85,6 +157,11 @@ impl Life {
                 known.settled.insert(queue, true);
             }
         }
+        for sequence in self.log.take_arrived() {
+            if self.loads.contains(&sequence) {
+                self.try_load(sequence);
+            }
+        }
         Ok(())
     }
 
@@ -94,7 +171,8 @@ impl Life {
         for _ in 0..count {
             match self.rng.u8(..100) {
                 step if step < appends => self.append(),
-                step if step < 80 => self.settle(),
+                step if step < 75 => self.settle(),
+                step if step < 80 => self.load(),
                 _ => self.poll()?,
             }
         }
@@ -105,22 +183,22 @@ impl Life {
     fn check(&self, recovered: &Recovered) -> Result<(), String> {
         let mut found: BTreeSet<(Sequence, u64)> = BTreeSet::new();
         for message in &recovered.messages {
-            let sequence = message.head.sequence;
+            let (sequence, queue) = (message.sequence, message.queue);
             let known = self.known.get(&sequence).ok_or(format!("{sequence:x} was never appended"))?;
-            if *known.content != *message.content {
+            let segment = self.disk.segment(message.segment).map_err(|error| error.to_string())?;
+            if find_content(&segment, message) != Some(&known.content) {
                 return Err(format!("{sequence:x} has other content"));
             }
-            for queue in &message.queues {
-                if !known.queues.contains(queue) {
-                    return Err(format!("{sequence:x} was never in {queue}"));
-                }
-                if known.settled.get(queue) == Some(&true) {
-                    return Err(format!("{sequence:x} came back to {queue}, and its settlement was on disk"));
-                }
-                found.insert((sequence, *queue));
+            if known.spilled || !known.queues.contains(&queue) {
+                return Err(format!("{sequence:x} was never in {queue}"));
             }
+            if known.settled.get(&queue) == Some(&true) {
+                return Err(format!("{sequence:x} came back to {queue}, and its settlement was on disk"));
+            }
+            found.insert((sequence, queue));
         }
-        for (&sequence, known) in self.known.iter().filter(|(_, known)| known.confirmed) {
+        let kept = |known: &Known| known.confirmed && !known.spilled && known.sync == self.sync;
+        for (&sequence, known) in self.known.iter().filter(|(_, known)| kept(known)) {
             for &queue in known.queues.iter().filter(|queue| !known.settled.contains_key(queue)) {
                 if !found.contains(&(sequence, queue)) {
                     return Err(format!("{sequence:x} was confirmed, and is not in {queue}"));
@@ -136,13 +214,15 @@ impl Life {
     /// Begins again with what was read back.
     fn begin_again(&mut self, recovered: &Recovered) {
         self.epoch += 1;
-        let (log, handles) = ShardLog::new(self.disk.clone(), options(self.epoch, self.sync), recovered);
-        self.log = log;
+        self.log = ShardLog::new(self.disk.clone(), options(self.epoch, self.sync), recovered);
+        self.loads.clear();
         let mut former = std::mem::take(&mut self.known);
-        for (message, handle) in recovered.messages.iter().zip(handles) {
-            let sequence = message.head.sequence;
+        for rows in recovered.messages.chunk_by(|one, other| one.sequence == other.sequence) {
+            let sequence = rows[0].sequence;
             let mut known = former.remove(&sequence).expect("checked before");
-            (known.queues, known.handle, known.confirmed) = (message.queues.to_vec(), handle, true);
+            known.queues = rows.iter().map(|row| row.queue).collect();
+            // What came through one loss of power is on stable storage.
+            (known.confirmed, known.sync) = (true, self.sync);
             known.settled.clear();
             self.known.insert(sequence, known);
         }
@@ -181,6 +261,9 @@ fn lives(seed: u64, faults: Faults, sync: bool) -> Result<Life, String> {
         }
         let recovered = read_back(&life.disk);
         life.check(&recovered)?;
+        if recovered.messages != read_all(&life.disk).messages {
+            return Err("the summaries say something else than the segments".to_owned());
+        }
         life.begin_again(&recovered);
     }
     Ok(life)
@@ -188,11 +271,14 @@ fn lives(seed: u64, faults: Faults, sync: bool) -> Result<Life, String> {
 
 #[test]
 fn nothing_that_was_confirmed_is_lost_with_the_power() {
+    let mut loaded = 0;
     for seed in 0..seeds() {
-        if let Err(wrong) = lives(seed, Faults::default(), true) {
-            panic!("seed {seed}: {wrong}");
+        match lives(seed, Faults::default(), true) {
+            Ok(life) => loaded += life.loaded,
+            Err(wrong) => panic!("seed {seed}: {wrong}"),
         }
     }
+    assert!(loaded > seeds(), "messages are loaded on the way: {loaded}");
 }
 
 #[test]
@@ -283,13 +369,13 @@ fn a_message_that_stays_for_long_does_not_keep_the_segments_behind_it() {
     for round in 0..20_000 {
         life.append();
         let (&sequence, known) = life.known.last_key_value().expect("it was just appended");
-        let (handle, queues) = (known.handle, known.queues.clone());
+        let queues = known.queues.clone();
         // Most reach the disk before they are settled.
         while round % 8 == 0 && life.log.committed() < sequence {
             life.poll().expect("nothing fails here");
         }
         for queue in queues {
-            life.log.settle(handle, queue);
+            life.log.settle(sequence, queue);
         }
         life.known.remove(&sequence);
         life.poll().expect("nothing fails here");
@@ -299,7 +385,7 @@ fn a_message_that_stays_for_long_does_not_keep_the_segments_behind_it() {
     assert!(most <= 12 * 64 * 1024, "{most} bytes of segments for one message");
     life.disk.lose_power();
     let recovered = read_back(&life.disk);
-    assert!(recovered.messages.iter().any(|message| message.head.sequence == first));
+    assert!(life.known[&first].spilled || recovered.messages.iter().any(|message| message.sequence == first));
 }
 
 #[test]
@@ -307,9 +393,8 @@ fn a_message_that_is_settled_at_once_is_not_written() {
     let mut life = Life::new(3, Faults::default(), true);
     let mut last = 0;
     for _ in 0..1_000 {
-        let appended = life.log.append(0, None, [1].into_iter(), &[b"gone"]);
-        life.log.settle(appended.handle, 1);
-        last = appended.sequence;
+        last = life.log.append(0, None, true, [1].into_iter(), &[b"gone"]);
+        life.log.settle(last, 1);
     }
     life.log.poll(1).expect("nothing fails here");
     assert_eq!(life.log.committed(), last, "it counts as confirmed");
@@ -327,17 +412,37 @@ fn damage_in_the_middle_is_reported_with_its_place_and_the_rest_is_kept() {
             life.poll().expect("nothing fails here");
         }
     }
-    let whole = read_back(&life.disk).messages.len();
-    assert_eq!(whole, 40);
+    let names = |recovered: &Recovered| -> BTreeSet<Sequence> {
+        recovered.messages.iter().map(|row| row.sequence).collect()
+    };
+    let durable = life.known.values().filter(|known| !known.spilled).count();
+    let first = life.known.values().next().expect("some were appended");
+    assert!(!first.spilled, "the seed begins with a durable one");
+    assert_eq!(names(&read_back(&life.disk)).len(), durable);
     let segment = life.disk.segments()[0];
     life.disk.change(segment, |file| file[4096 + 100] ^= 1);
-    let recovered = read_back(&life.disk);
-    assert_eq!(recovered.messages.len(), 39);
+    let recovered = read_all(&life.disk);
+    assert_eq!(names(&recovered).len(), durable - 1);
     let [damage] = recovered.damage.as_slice() else { panic!("{:?}", recovered.damage) };
     assert_eq!(damage.segment, segment);
     // Nothing but the first block lost is nothing lost.
     life.disk.change(segment, |file| file[..4096].fill(0));
-    assert_eq!(read_back(&life.disk).damage, recovered.damage);
+    assert_eq!(read_all(&life.disk).damage, recovered.damage);
+    // A start that trusts the summary notices it when the message is to be loaded, and loses no other.
+    life.disk.lose_power();
+    let recovered = read_back(&life.disk);
+    let mut log = ShardLog::new(life.disk.clone(), options(2, true), &recovered);
+    let mut lost = 0;
+    for sequence in names(&recovered) {
+        loop {
+            match log.load(sequence, sequence) {
+                Loaded::Content(content) => break assert!(*life.known[&sequence].content == *content),
+                Loaded::Lost => break lost += 1,
+                Loaded::Later => log.poll(0).expect("nothing fails here"),
+            }
+        }
+    }
+    assert_eq!(lost, 1);
 }
 
 #[test]
@@ -347,14 +452,14 @@ fn a_log_of_a_later_version_or_of_another_shard_is_refused() {
     while life.log.committed() < *life.known.first_key_value().expect("one was appended").0 {
         life.poll().expect("nothing fails here");
     }
-    let read = |shard| recover(shard, &life.disk.segments(), |segment| life.disk.content(segment));
+    let read = |shard| recover(shard, &life.disk.segments(), &life.disk);
     assert!(matches!(read(8), Err(RecoveryError::OtherShard { found: 7, expected: 8, .. })));
     let segment = life.disk.segments()[0];
     life.disk.change(segment, |file| {
-        file[8] = 2;
+        file[8] = 9;
         let crc = crc32c::crc32c(&file[..28]);
         file[28..32].copy_from_slice(&crc.to_le_bytes());
     });
     let error = read(7).expect_err("a later format");
-    assert!(error.to_string().contains("format 2"), "{error}");
+    assert!(error.to_string().contains("format 9"), "{error}");
 }

@@ -13,6 +13,9 @@
 //!   any more. When the files are more than twice what is live and a constant, what is live in the
 //!   oldest one is appended again.
 //!
+//! - *No message is in memory.* What is live is known by its place only: see [`super::directory`]; a
+//!   message comes back from the disk by [`ShardLog::load`].
+//!
 //! After a failed write nothing is known about the disk: the log is *failed* for good, and nothing more
 //! is confirmed.
 
@@ -20,14 +23,18 @@ use std::collections::VecDeque;
 use std::io;
 
 use rustc_hash::FxHashMap;
-use slab::Slab;
+use smallvec::SmallVec;
 
+use super::directory::{Directory, Located, Place, counted_bytes, short_builder, short_segment};
 use super::disk::{AlignedBuffer, Completion, Disk};
 use super::format::{
-    self, BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, SegmentHeader, Sequence, padded,
+    self, BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, RecordInPlace, SegmentHeader,
+    Sequence, padded,
 };
-use super::recovery::Recovered;
+use super::reading::Reading;
+use super::recovery::{LiveMessage, Recovered};
 use super::space::{Next, Relocation, Segment};
+use super::summary::SummaryWriter;
 use crate::limits::{SETTLE_DELAY_MS, SETTLEMENTS_PER_COMMIT_MAX};
 
 /// What a log is told when it begins.
@@ -41,21 +48,9 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// A commit is closed when it has this many bytes; one message may make it larger.
     pub commit_bytes: usize,
-    /// A commit is done when it is on stable storage, and not when the kernel has it.
+    /// Settlements are done when they are on stable storage, and not when the kernel has them. Messages say
+    /// for themselves.
     pub sync: bool,
-}
-
-/// A message in the log, for as long as some queue has it. Used again afterwards.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Handle(pub u32);
-
-/// What [`ShardLog::append`] gives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Appended {
-    /// The message is durable when [`ShardLog::committed`] is at or past this.
-    pub sequence: Sequence,
-    /// Names the message in [`ShardLog::settle`].
-    pub handle: Handle,
 }
 
 /// The log cannot be written any more.
@@ -73,76 +68,49 @@ pub struct LogFailed {
 /// A settlement: message and queue.
 pub type Settlement = (Sequence, u64);
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
-    /// In a commit that has not begun: the builder's number, and where in it.
-    Building { builder: u64, offset: u32 },
-    /// In this segment, on disk or on its way.
-    Segment(u64),
-}
-
-#[derive(Debug)]
-pub(super) struct Message {
-    pub sequence: Sequence,
-    pub place: Place,
-    pub bytes: u32,
-    /// Queues that have not settled it.
-    pub queues: u32,
-    /// It was appended again: a copy in an older segment may be on disk.
-    pub relocated: bool,
-}
-
 /// A commit that is being put together.
 #[derive(Debug)]
-struct Builder {
-    number: u64,
+pub(super) struct Builder {
+    pub number: u64,
     /// Room for the header, then records.
-    buffer: AlignedBuffer,
-    messages: Vec<(Handle, u32)>,
-    /// Records that are settled: offset and length.
-    elided: Vec<(u32, u32)>,
+    pub buffer: AlignedBuffer,
+    /// Records that some queue has.
+    live: u32,
     /// The last message that was appended for the first time.
     last: Sequence,
+    /// A message in it is to be on stable storage.
+    sync: bool,
 }
 
 impl Builder {
-    fn put(&mut self, handle: Handle, bytes: usize, write: impl FnOnce(&mut Vec<u8>)) -> Place {
+    fn put(&mut self, bytes: usize, relocated: bool, write: impl FnOnce(&mut Vec<u8>)) -> Place {
         let offset = u32::try_from(self.buffer.len()).expect("a commit is below 4 GiB");
         self.buffer.append(bytes, write);
-        self.messages.push((handle, offset));
-        Place::Building { builder: self.number, offset }
+        self.live += 1;
+        Place::Builder { builder: short_builder(self.number), offset, relocated }
+    }
+
+    /// The record that begins at this offset.
+    fn record(&mut self, offset: u32) -> RecordInPlace<'_> {
+        RecordInPlace(&mut self.buffer.as_mut_slice()[offset as usize..])
     }
 
     /// Nothing in it must be written.
     fn is_void(&self) -> bool {
-        self.elided.len() == self.messages.len()
-    }
-
-    /// Closes the gaps of what need not be written.
-    fn squeeze(&mut self) {
-        if self.elided.is_empty() {
-            return;
-        }
-        self.elided.sort_unstable();
-        let end = self.buffer.len();
-        let bytes = self.buffer.as_mut_slice();
-        let mut to = self.elided[0].0 as usize;
-        for (index, &(offset, len)) in self.elided.iter().enumerate() {
-            let from = (offset + len) as usize;
-            let until = self.elided.get(index + 1).map_or(end, |next| next.0 as usize);
-            bytes.copy_within(from..until, to);
-            to += until - from;
-        }
-        self.buffer.truncate(to);
+        self.live == 0
     }
 }
 
 #[derive(Debug)]
-struct InFlight {
+pub(super) struct InFlight {
     builder: Option<u64>,
     last: Sequence,
     commit: u64,
     settled: Vec<Settlement>,
+    sync: bool,
+    /// Where it is being written.
+    pub segment: u64,
+    pub offset: u64,
 }
 
 /// Figures of a log, for metrics and checks.
@@ -167,7 +135,9 @@ pub struct ShardLog<D> {
     pub(super) disk: D,
     pub(super) options: LogOptions,
     pub(super) now_ms: u64,
-    pub(super) messages: Slab<Message>,
+    pub(super) directory: Directory,
+    /// The queues that still have a message, of messages that were appended for more than one.
+    pub(super) shared: FxHashMap<Sequence, SmallVec<[u64; 4]>>,
     /// Oldest first; the last one is written to once this start has begun one.
     pub(super) segments: VecDeque<Segment>,
     pub(super) last_segment: u64,
@@ -176,23 +146,23 @@ pub struct ShardLog<D> {
     /// Why the last preparation failed, and when to try again.
     pub(super) no_space: Option<(String, u64)>,
     pub(super) relocation: Relocation,
-    /// Queues that have settled a message that others still have.
-    pub(super) partly: FxHashMap<u32, Vec<u64>>,
-    builders: VecDeque<Builder>,
+    pub(super) reading: Reading,
+    /// Of the segment that is written to.
+    summary: SummaryWriter,
+    pub(super) builders: VecDeque<Builder>,
     pub(super) next_builder: u64,
     /// All builders before this one are on disk, or needed no write.
     pub(super) builders_done: u64,
     settled: Vec<Settlement>,
     settled_since_ms: u64,
-    /// Settlements of messages that others still have, in commits that have not begun: not to be written
-    /// before the message is, or reading the log back would bring it to life again.
-    early: Vec<(u64, Settlement)>,
     flushing: bool,
-    in_flight: Option<InFlight>,
+    pub(super) in_flight: Option<InFlight>,
     spare: Vec<AlignedBuffer>,
     next_sequence: Sequence,
     committed: Sequence,
     last_commit: u64,
+    /// The last commit of this start that is on stable storage, and all before it.
+    last_synced: u64,
     /// Settlements that are on disk, since last asked.
     written: Vec<Settlement>,
     failed: Option<LogFailed>,
@@ -200,34 +170,35 @@ pub struct ShardLog<D> {
 }
 
 impl<D: Disk> ShardLog<D> {
-    /// A log that goes on behind what was recovered, in a new segment. Gives the handle of each recovered
-    /// message, in order.
-    pub fn new(disk: D, options: LogOptions, recovered: &Recovered) -> (ShardLog<D>, Vec<Handle>) {
+    /// A log that goes on behind what was recovered, in a new segment.
+    pub fn new(disk: D, options: LogOptions, recovered: &Recovered) -> ShardLog<D> {
         // A log may be opened twice in one start.
         let first = format::first_sequence(options.epoch).max(recovered.last_sequence);
         let mut log = ShardLog {
             disk,
             now_ms: 0,
-            messages: Slab::new(),
+            directory: Directory::default(),
+            shared: FxHashMap::default(),
             segments: VecDeque::new(),
             last_segment: recovered.last_segment,
             began_segment: false,
             next: Next::Missing,
             no_space: None,
             relocation: Relocation::Idle,
-            partly: FxHashMap::default(),
+            reading: Reading::default(),
+            summary: SummaryWriter::default(),
             builders: VecDeque::new(),
             next_builder: 0,
             builders_done: 0,
             settled: Vec::new(),
             settled_since_ms: 0,
-            early: Vec::new(),
             flushing: false,
             in_flight: None,
             spare: Vec::new(),
             next_sequence: first + 1,
             committed: first,
             last_commit: recovered.last_commit,
+            last_synced: recovered.last_commit,
             written: Vec::new(),
             failed: None,
             counts: LogCounts::default(),
@@ -239,94 +210,133 @@ impl<D: Disk> ShardLog<D> {
         for found in &recovered.segments {
             log.push_segment(Segment::new(found.segment, found.bytes, found.used_bytes));
         }
-        let handles = recovered.messages.iter().map(|message| log.adopt(message)).collect();
+        for message in recovered.messages.chunk_by(|one, other| one.sequence == other.sequence) {
+            log.adopt(message);
+        }
         log.maintain();
-        (log, handles)
+        log
     }
 
-    fn adopt(&mut self, message: &super::LiveMessage) -> Handle {
-        let handle = self.messages.insert(Message {
-            sequence: message.head.sequence,
-            place: Place::Segment(message.segment),
-            bytes: message.bytes,
-            queues: message.queues.len() as u32,
-            relocated: false,
-        });
-        let handle = Handle(handle as u32);
-        if !message.settled.is_empty() {
-            self.partly.insert(handle.0, message.settled.clone());
+    /// Enters a message that was recovered: a row for each queue that has it.
+    fn adopt(&mut self, rows: &[LiveMessage]) {
+        let LiveMessage { sequence, segment, block, bytes, shared, .. } = rows[0];
+        let bytes = counted_bytes(bytes as usize);
+        let place = Place::Segment { segment: short_segment(segment), block, bytes };
+        self.directory.set(sequence, Located { place, shared, spilled: false });
+        if shared {
+            self.shared.insert(sequence, rows.iter().map(|row| row.queue).collect());
         }
-        self.counts.live_bytes += u64::from(message.bytes);
-        let segment =
-            self.segment_mut(message.segment).expect("a recovered message is in a recovered segment");
-        segment.add(handle);
-        handle
+        self.counts.live_bytes += u64::from(bytes);
+        self.segment_mut(segment).expect("a recovered message is in a recovered segment").live += 1;
     }
 
     /// Appends a message for these queues, of which there is at least one. Its content is `parts`, one
-    /// behind the other.
+    /// behind the other. When [`Self::committed`] is at or past its name, which is given, the kernel has it;
+    /// with `sync`, stable storage.
     pub fn append(
         &mut self,
         published_ms: u64,
         ttl_ms: Option<u64>,
+        sync: bool,
+        queues: impl ExactSizeIterator<Item = u64> + Clone,
+        parts: &[&[u8]],
+    ) -> Sequence {
+        let head = MessageHead { sequence: self.next_sequence, published_ms, ttl_ms, spilled: false };
+        if queues.len() > 1 {
+            self.shared.insert(head.sequence, queues.clone().collect());
+        }
+        self.append_first(&head, sync, queues, parts);
+        head.sequence
+    }
+
+    /// Appends a message that is only to be out of memory, until it is settled or the process ends. It can
+    /// be loaded when [`Self::committed`] is at or past its name.
+    pub fn spill(&mut self, parts: &[&[u8]]) -> Sequence {
+        let head = MessageHead { sequence: self.next_sequence, published_ms: 0, ttl_ms: None, spilled: true };
+        self.append_first(&head, false, std::iter::empty(), parts);
+        head.sequence
+    }
+
+    fn append_first(
+        &mut self,
+        head: &MessageHead,
+        sync: bool,
         queues: impl ExactSizeIterator<Item = u64>,
         parts: &[&[u8]],
-    ) -> Appended {
-        let sequence = self.next_sequence;
+    ) {
         self.next_sequence += 1;
-        let head = MessageHead { sequence, published_ms, ttl_ms };
         let count = queues.len();
         let content: usize = parts.iter().map(|part| part.len()).sum();
         let bytes = format::message_bytes(count, content);
-        let key = self.messages.vacant_key();
-        let handle = Handle(u32::try_from(key).expect("fewer than 2^32 messages on a shard"));
         let builder = self.builder_for(bytes);
-        let place = builder.put(handle, bytes, |out| format::put_message(out, &head, queues, parts));
-        builder.last = sequence;
-        let queues = u32::try_from(count).expect("a record counts its queues in 24 bits");
-        self.messages.insert(Message { sequence, place, bytes: bytes as u32, queues, relocated: false });
-        self.counts.live_bytes += bytes as u64;
-        Appended { sequence, handle }
+        let place = builder.put(bytes, false, |out| format::put_message(out, head, queues, parts));
+        builder.last = head.sequence;
+        builder.sync |= sync;
+        self.directory.set(head.sequence, Located { place, shared: count > 1, spilled: head.spilled });
+        self.counts.live_bytes += u64::from(counted_bytes(bytes));
     }
 
-    /// A queue is done with a message. Gives the message's name.
+    /// A queue is done with a message. For a spilled one the queue is nobody's.
     ///
     /// # Panics
-    /// When the handle names no message.
-    pub fn settle(&mut self, handle: Handle, queue: u64) -> Sequence {
-        let message = &mut self.messages[handle.0 as usize];
-        message.queues -= 1;
-        let (sequence, bytes, gone) = (message.sequence, message.bytes, message.queues == 0);
-        let (place, relocated) = (message.place, message.relocated);
-        if gone {
-            self.messages.remove(handle.0 as usize);
-            self.partly.remove(&handle.0);
-            self.counts.live_bytes -= u64::from(bytes);
-        } else {
-            self.partly.entry(handle.0).or_default().push(queue);
+    /// When no such message is live.
+    pub fn settle(&mut self, sequence: Sequence, queue: u64) {
+        let located = self.directory.get(sequence).expect("a live message is settled");
+        let last = !located.shared || self.unshare(sequence, queue);
+        if last {
+            self.directory.remove(sequence);
         }
-        match place {
-            Place::Building { builder, offset } if gone => {
-                let first = self.builders.front().expect("a builder is there until its commit begins").number;
-                self.builders[(builder - first) as usize].elided.push((offset, bytes));
+        match located.place {
+            Place::Builder { builder, offset, relocated } => {
+                self.settle_in_builder(builder, offset, queue, last);
                 if !relocated {
-                    // It was never written: nothing needs to be said of it.
-                    self.counts.elided += 1;
+                    // It was never written for this queue: nothing needs to be said of it.
+                    self.counts.elided += u64::from(last);
                     self.written.push((sequence, queue));
-                    return sequence;
+                    return;
                 }
             }
-            Place::Building { builder, .. } => {
-                self.early.push((builder, (sequence, queue)));
-                return sequence;
+            Place::Segment { segment, bytes, .. } if last => {
+                self.counts.live_bytes -= u64::from(bytes);
+                let segment = self.full_number(segment);
+                self.segment_mut(segment).expect("a live message's segment is kept").live -= 1;
             }
-            Place::Segment(segment) if gone => {
-                self.segment_mut(segment).expect("a live message's segment is kept").release();
-            }
-            Place::Segment(_) => {}
+            Place::Segment { .. } => {}
         }
-        self.note_settled((sequence, queue));
-        sequence
+        if !located.spilled {
+            self.note_settled((sequence, queue));
+        }
+    }
+
+    /// One queue less has a message that several had. True if it was the last one.
+    fn unshare(&mut self, sequence: Sequence, queue: u64) -> bool {
+        let queues = self.shared.get_mut(&sequence).expect("a shared message's queues are known");
+        let at = queues.iter().position(|&other| other == queue).expect("a queue settles a message once");
+        queues.swap_remove(at);
+        let last = queues.is_empty();
+        if last {
+            self.shared.remove(&sequence);
+        }
+        last
+    }
+
+    /// The record is not written, or not for this queue.
+    fn settle_in_builder(&mut self, builder: u32, offset: u32, queue: u64, last: bool) {
+        let builder = self.builder_mut(builder);
+        let mut record = builder.record(offset);
+        if last {
+            let bytes = counted_bytes(record.bytes());
+            builder.live -= 1;
+            self.counts.live_bytes -= u64::from(bytes);
+        } else {
+            record.strike(queue);
+        }
+    }
+
+    pub(super) fn builder_mut(&mut self, short: u32) -> &mut Builder {
+        let first = self.builders.front().expect("a builder is there until its commit begins").number;
+        let index = short_builder(u64::from(short).wrapping_sub(first));
+        &mut self.builders[index as usize]
     }
 
     fn note_settled(&mut self, settlement: Settlement) {
@@ -336,22 +346,12 @@ impl<D: Disk> ShardLog<D> {
         self.settled.push(settlement);
     }
 
-    /// A commit begins, or is skipped: what was settled of its messages may be written from now on.
-    fn release_early(&mut self, builder: u64) {
-        for (of, settlement) in std::mem::take(&mut self.early) {
-            match of <= builder {
-                true => self.note_settled(settlement),
-                false => self.early.push((of, settlement)),
-            }
-        }
-    }
-
-    /// The name of a message.
+    /// The message is only here to be out of memory.
     ///
     /// # Panics
-    /// When the handle names none.
-    pub fn sequence(&self, handle: Handle) -> Sequence {
-        self.messages[handle.0 as usize].sequence
+    /// When no such message is live.
+    pub fn is_spilled(&self, sequence: Sequence) -> bool {
+        self.directory.get(sequence).expect("it is asked of live messages").spilled
     }
 
     /// Takes what the disk has done since, and gives it more to do. To be called in every turn;
@@ -365,7 +365,9 @@ impl<D: Disk> ShardLog<D> {
             match completion {
                 Completion::Written(buffer, result) => self.written(buffer, result),
                 Completion::Prepared(segment, result) => self.prepared(segment, result),
-                Completion::Read(segment, result) => self.read(segment, result),
+                // Nothing but a whole segment is read from its header on.
+                Completion::Read(segment, 0, result) => self.read(segment, result),
+                Completion::Read(segment, offset, result) => self.chunk_read(segment, offset, result),
             }
         }
         if let Some(failed) = &self.failed {
@@ -414,7 +416,7 @@ impl<D: Disk> ShardLog<D> {
 
     /// What the log holds.
     pub fn counts(&self) -> LogCounts {
-        LogCounts { messages: self.messages.len() as u64, ..self.counts }
+        LogCounts { messages: self.directory.len(), ..self.counts }
     }
 
     /// The disk, for tests.
@@ -427,24 +429,34 @@ impl<D: Disk> ShardLog<D> {
         self.segments.get_mut(at).filter(|segment| segment.number == number)
     }
 
+    /// The number of a segment that a place names.
+    pub(super) fn full_number(&self, short: u32) -> u64 {
+        let first = self.segments.front().expect("a live message is in a segment").number;
+        first + u64::from(short_segment(u64::from(short).wrapping_sub(first)))
+    }
+
     /// Appends a message again, for the queues that still have it.
     pub(super) fn append_again(
         &mut self,
-        handle: Handle,
         head: &MessageHead,
+        located: Located,
         queues: &[u64],
         content: &[u8],
     ) {
+        let Place::Segment { bytes: former, .. } = located.place else {
+            unreachable!("it was read from one")
+        };
         let bytes = format::message_bytes(queues.len(), content.len());
         let builder = self.builder_for(bytes);
-        let place = builder.put(handle, bytes, |out| {
+        let place = builder.put(bytes, true, |out| {
             format::put_message(out, head, queues.iter().copied(), &[content]);
         });
-        let message = &mut self.messages[handle.0 as usize];
-        self.counts.live_bytes -= u64::from(message.bytes);
-        self.counts.live_bytes += bytes as u64;
+        // The copy on stable storage is about to be given up.
+        builder.sync |= !located.spilled;
+        self.directory.set(head.sequence, Located { place, ..located });
+        self.counts.live_bytes -= u64::from(former);
+        self.counts.live_bytes += u64::from(counted_bytes(bytes));
         self.counts.relocated += 1;
-        (message.place, message.bytes, message.relocated) = (place, bytes as u32, true);
     }
 
     fn new_buffer(&mut self) -> AlignedBuffer {
@@ -455,18 +467,14 @@ impl<D: Disk> ShardLog<D> {
 
     fn builder_for(&mut self, bytes: usize) -> &mut Builder {
         let most = self.options.commit_bytes;
-        let fits = |builder: &Builder| builder.messages.is_empty() || builder.buffer.len() + bytes <= most;
+        let fits = |builder: &Builder| {
+            builder.buffer.len() <= COMMIT_HEADER_BYTES || builder.buffer.len() + bytes <= most
+        };
         if !self.builders.back().is_some_and(fits) {
             let buffer = self.new_buffer();
             let (number, last) = (self.next_builder, self.next_sequence - 1);
             self.next_builder += 1;
-            self.builders.push_back(Builder {
-                number,
-                buffer,
-                messages: Vec::new(),
-                elided: Vec::new(),
-                last,
-            });
+            self.builders.push_back(Builder { number, buffer, live: 0, last, sync: false });
         }
         self.builders.back_mut().expect("one was just added")
     }
@@ -478,7 +486,6 @@ impl<D: Disk> ShardLog<D> {
         // Messages that are all settled need no write, and count as written.
         while self.builders.front().is_some_and(Builder::is_void) {
             let void = self.builders.pop_front().expect("it was just looked at");
-            self.release_early(void.number);
             self.builder_done(void.number, void.last);
             self.keep_buffer(void.buffer);
         }
@@ -505,6 +512,7 @@ impl<D: Disk> ShardLog<D> {
         let needed = room + BLOCK_BYTES as u64;
         match self.next {
             Next::Ready(bytes) if bytes >= needed => {
+                self.close_segment();
                 self.last_segment += 1;
                 (self.next, self.began_segment) = (Next::Missing, true);
                 self.push_segment(Segment::new(self.last_segment, bytes, 0));
@@ -518,35 +526,44 @@ impl<D: Disk> ShardLog<D> {
         }
     }
 
+    /// The last segment is not written to any more: what is in it is written down beside it.
+    fn close_segment(&mut self) {
+        if self.began_segment {
+            let segment = self.segments.back().expect("one was begun");
+            let summary =
+                self.summary.finish(self.options.shard, segment.number, segment.used, self.last_commit);
+            self.disk.summarize(segment.number, summary);
+        }
+    }
+
     fn write_commit(&mut self, begins: bool, settlements: usize) {
         let builder = self.builders.pop_front();
-        if let Some(builder) = &builder
-            && !self.early.is_empty()
-        {
-            self.release_early(builder.number);
-        }
-        let (number, last) = match &builder {
-            Some(builder) => (Some(builder.number), builder.last),
-            None => (None, self.committed),
-        };
-        let (mut buffer, mut records) = match builder {
-            Some(builder) => self.place(builder),
-            None => (self.new_buffer(), 0),
+        let (number, last, mut sync) = match &builder {
+            Some(builder) => (Some(builder.number), builder.last, builder.sync),
+            None => (None, self.committed, false),
         };
         let segment = self.segments.back_mut().expect("there is room in a segment");
+        let (segment, offset) = (segment.number, segment.used);
+        if begins {
+            self.summary.begin(self.last_commit + 1);
+        }
+        let header_bytes = if begins { BLOCK_BYTES as u64 } else { 0 };
+        let block = ((offset + header_bytes) / BLOCK_BYTES as u64) as u32;
+        let (mut buffer, mut records) = match builder {
+            Some(builder) => self.place(builder, segment, block),
+            None => (self.new_buffer(), 0),
+        };
         let settled: Vec<Settlement> = self.settled.drain(..settlements).collect();
         if !settled.is_empty() {
             buffer.append(format::settled_bytes(settled.len()), |out| format::put_settled(out, &settled));
-            records += 1;
-        }
-        if begins {
-            segment.first_commit = self.last_commit + 1;
+            self.summary.settled(&settled);
+            (records, sync) = (records + 1, sync || self.options.sync);
         }
         let header = CommitHeader {
-            segment: segment.number,
-            first_commit: segment.first_commit,
+            segment,
+            first_commit: self.summary.first_commit(),
             commit: self.last_commit + 1,
-            frontier: self.last_commit,
+            frontier: self.last_synced,
             epoch: self.options.epoch,
             payload_bytes: u32::try_from(buffer.len() - COMMIT_HEADER_BYTES)
                 .expect("a commit is below 4 GiB"),
@@ -555,31 +572,47 @@ impl<D: Disk> ShardLog<D> {
         header.seal(buffer.as_mut_slice());
         buffer.pad_to(padded(buffer.len()));
         if begins {
-            buffer = with_segment_header(&self.options, segment.number, &buffer);
+            buffer = with_segment_header(&self.options, segment, &buffer);
         }
-        let offset = segment.used;
-        segment.used += buffer.len() as u64;
-        debug_assert!(segment.used <= segment.bytes, "there was room for the commit");
-        self.in_flight = Some(InFlight { builder: number, last, commit: header.commit, settled });
-        self.disk.write(segment.number, offset, buffer, self.options.sync);
+        let active = self.segments.back_mut().expect("there is room in a segment");
+        active.used += buffer.len() as u64;
+        debug_assert!(active.used <= active.bytes, "there was room for the commit");
+        self.in_flight =
+            Some(InFlight { builder: number, last, commit: header.commit, settled, sync, segment, offset });
+        self.disk.write(segment, offset, buffer, sync);
     }
 
-    /// Enters a commit's messages in the segment that it goes to; gives its bytes and how many records
-    /// they are.
-    fn place(&mut self, mut builder: Builder) -> (AlignedBuffer, u32) {
-        let segment = self.segments.back_mut().expect("there is room in a segment");
-        let mut records = 0;
-        for &(handle, offset) in &builder.messages {
-            let place = Place::Building { builder: builder.number, offset };
-            // Elided ones are gone, and their handles may name others by now.
-            let message = self.messages.get_mut(handle.0 as usize).filter(|message| message.place == place);
-            let Some(message) = message else { continue };
-            message.place = Place::Segment(segment.number);
-            segment.add(handle);
-            records += 1;
+    /// Closes the gaps of what need not be written, and enters the rest in the segment that it goes to.
+    /// Gives the bytes and how many records they are.
+    fn place(&mut self, builder: Builder, segment: u64, block: u32) -> (AlignedBuffer, u32) {
+        let Builder { number, mut buffer, .. } = builder;
+        let (end, mut from, mut to, mut records) =
+            (buffer.len(), COMMIT_HEADER_BYTES, COMMIT_HEADER_BYTES, 0);
+        let (here, to_segment) = (short_builder(number), short_segment(segment));
+        while from < end {
+            let record = RecordInPlace(&mut buffer.as_mut_slice()[from..end]);
+            let (bytes, sequence) = (record.bytes(), record.sequence());
+            let located = self.directory.get(sequence).filter(|located| {
+                matches!(located.place, Place::Builder { builder, offset, .. }
+                    if builder == here && offset as usize == from)
+            });
+            if let Some(located) = located {
+                let counted = counted_bytes(bytes);
+                let place = Place::Segment { segment: to_segment, block, bytes: counted };
+                self.directory.set(sequence, Located { place, ..located });
+                if !located.spilled {
+                    self.summary.message(&record, block);
+                }
+                if to < from {
+                    buffer.as_mut_slice().copy_within(from..from + bytes, to);
+                }
+                (to, records) = (to + bytes, records + 1);
+            }
+            from += bytes;
         }
-        builder.squeeze();
-        (builder.buffer, records)
+        buffer.truncate(to);
+        self.segments.back_mut().expect("there is room in a segment").live += u64::from(records);
+        (buffer, records)
     }
 
     fn written(&mut self, buffer: AlignedBuffer, result: io::Result<()>) {
@@ -589,11 +622,15 @@ impl<D: Disk> ShardLog<D> {
             return;
         }
         self.last_commit = done.commit;
+        if done.sync {
+            self.last_synced = done.commit;
+        }
         self.counts.commits += 1;
         self.written.extend_from_slice(&done.settled);
         if let Some(builder) = done.builder {
             self.builder_done(builder, done.last);
         }
+        self.reading.commit_done();
         self.keep_buffer(buffer);
     }
 

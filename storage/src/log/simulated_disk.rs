@@ -7,13 +7,14 @@ use std::io;
 use std::rc::Rc;
 
 use super::disk::{AlignedBuffer, Completion, Disk};
+use super::recovery::SegmentFiles;
 
 const SECTOR_BYTES: usize = 512;
 
 enum Errand {
     Prepare { segment: u64, bytes: u64, recycled: Option<u64> },
     Remove(u64),
-    Read(u64),
+    Read { segment: u64, offset: u64, bytes: usize },
 }
 
 struct Write {
@@ -38,6 +39,8 @@ pub struct Faults {
 pub struct World {
     /// What would be read now.
     files: BTreeMap<u64, Vec<u8>>,
+    /// What was written beside them; a power loss tears some.
+    summaries: BTreeMap<u64, Vec<u8>>,
     /// Sectors that were overwritten and may come back when the power goes: segment, offset, old bytes.
     unsynced: Vec<(u64, usize, Vec<u8>)>,
     writing: Option<Write>,
@@ -54,6 +57,7 @@ impl SimulatedDisk {
     pub fn new(seed: u64) -> SimulatedDisk {
         let world = World {
             files: BTreeMap::new(),
+            summaries: BTreeMap::new(),
             unsynced: Vec::new(),
             writing: None,
             errands: VecDeque::new(),
@@ -75,6 +79,12 @@ impl SimulatedDisk {
         world.errands.clear();
         if let Some(write) = world.writing.take() {
             world.apply(&write);
+        }
+        let World { summaries, rng, .. } = &mut *world;
+        for summary in summaries.values_mut() {
+            if rng.u8(..4) == 0 {
+                summary.truncate(rng.usize(..=summary.len()));
+            }
         }
         for (segment, offset, old) in std::mem::take(&mut world.unsynced).into_iter().rev() {
             let lost = world.rng.bool();
@@ -99,13 +109,19 @@ impl SimulatedDisk {
         self.0.borrow().files.keys().copied().collect()
     }
 
-    pub fn content(&self, segment: u64) -> io::Result<Vec<u8>> {
-        self.0.borrow().files.get(&segment).cloned().ok_or(io::ErrorKind::NotFound.into())
-    }
-
     /// Damages a file.
     pub fn change(&self, segment: u64, change: impl FnOnce(&mut Vec<u8>)) {
         change(self.0.borrow_mut().files.get_mut(&segment).expect("the file is there"));
+    }
+}
+
+impl SegmentFiles for SimulatedDisk {
+    fn segment(&self, segment: u64) -> io::Result<Vec<u8>> {
+        self.0.borrow().files.get(&segment).cloned().ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn summary(&self, segment: u64) -> Option<Vec<u8>> {
+        self.0.borrow().summaries.get(&segment).cloned()
     }
 }
 
@@ -129,7 +145,7 @@ impl World {
     fn run_errand(&mut self) -> Option<Completion> {
         match self.errands.pop_front()? {
             Errand::Prepare { segment, bytes, recycled } => {
-                let old = recycled.and_then(|number| self.files.remove(&number));
+                let old = recycled.and_then(|number| self.remove(number));
                 let taken: u64 = self.files.values().map(|file| file.len() as u64).sum();
                 if self.faults.capacity.is_some_and(|capacity| taken + bytes > capacity) {
                     return Some(Completion::Prepared(segment, Err(io::ErrorKind::StorageFull.into())));
@@ -140,14 +156,28 @@ impl World {
                 Some(Completion::Prepared(segment, Ok(())))
             }
             Errand::Remove(segment) => {
-                self.files.remove(&segment);
+                self.remove(segment);
                 None
             }
-            Errand::Read(segment) => {
-                let content = self.files.get(&segment).cloned().ok_or(io::ErrorKind::NotFound.into());
-                Some(Completion::Read(segment, content))
+            Errand::Read { segment, offset, bytes } => {
+                let content = match self.files.get(&segment) {
+                    Some(file) => {
+                        let from = (offset as usize).min(file.len());
+                        let to = (from + bytes).min(file.len());
+                        let mut buffer = AlignedBuffer::default();
+                        buffer.append(to - from, |out| out.extend_from_slice(&file[from..to]));
+                        Ok(buffer)
+                    }
+                    None => Err(io::ErrorKind::NotFound.into()),
+                };
+                Some(Completion::Read(segment, offset, content))
             }
         }
+    }
+
+    fn remove(&mut self, segment: u64) -> Option<Vec<u8>> {
+        self.summaries.remove(&segment);
+        self.files.remove(&segment)
     }
 }
 
@@ -165,8 +195,16 @@ impl Disk for SimulatedDisk {
         self.0.borrow_mut().errands.push_back(Errand::Remove(segment));
     }
 
-    fn read(&mut self, segment: u64) {
-        self.0.borrow_mut().errands.push_back(Errand::Read(segment));
+    fn read(&mut self, segment: u64, offset: u64, bytes: usize) {
+        self.0.borrow_mut().errands.push_back(Errand::Read { segment, offset, bytes });
+    }
+
+    fn summarize(&mut self, segment: u64, summary: Vec<u8>) {
+        let mut world = self.0.borrow_mut();
+        if !world.faults.lies {
+            world.unsynced.retain(|(other, ..)| *other != segment);
+        }
+        world.summaries.insert(segment, summary);
     }
 
     fn poll(&mut self) -> Option<Completion> {

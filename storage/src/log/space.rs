@@ -1,45 +1,27 @@
 //! Segment files come and go: the next one is prepared ahead, the oldest one is given back or used again,
 //! and what is live in a sparse one is appended again.
 
-use rustc_hash::FxHashMap;
-
-use super::disk::Disk;
-use super::format::{BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, Record, Sequence, padded, read_records};
-use super::shard_log::{Handle, Message, Place, ShardLog};
+use super::directory::{Place, short_segment};
+use super::disk::{AlignedBuffer, Disk};
+use super::format::{BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, NOBODY, Record, padded, read_records};
+use super::shard_log::ShardLog;
 use crate::limits::{NO_SPACE_RETRY_MS, SPARE_SEGMENTS};
 
 /// A segment with commits in it.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub number: u64,
-    /// The number of the first commit in it, if this start has begun it.
-    pub first_commit: u64,
     /// Size of its file.
     pub bytes: u64,
     /// Where the next commit goes.
     pub used: u64,
+    /// Messages in it that some queue has.
     pub live: u64,
-    /// Messages that were written to it, some of which may be gone.
-    messages: Vec<Handle>,
 }
 
 impl Segment {
     pub fn new(number: u64, bytes: u64, used: u64) -> Segment {
-        Segment { number, first_commit: 0, bytes, used, live: 0, messages: Vec::new() }
-    }
-
-    /// A message is in it.
-    pub fn add(&mut self, handle: Handle) {
-        self.live += 1;
-        self.messages.push(handle);
-    }
-
-    /// One of its messages is gone, or in another one.
-    pub fn release(&mut self) {
-        self.live -= 1;
-        if self.live == 0 {
-            self.messages = Vec::new();
-        }
+        Segment { number, bytes, used, live: 0 }
     }
 }
 
@@ -61,9 +43,8 @@ pub(super) enum Relocation {
     /// What is live in it is being appended.
     Moving {
         segment: u64,
-        bytes: Vec<u8>,
+        bytes: AlignedBuffer,
         offset: usize,
-        live: FxHashMap<Sequence, Handle>,
     },
     /// Everything is appended, and on disk when this builder is.
     Waiting {
@@ -115,6 +96,7 @@ impl<D: Disk> ShardLog<D> {
         {
             let gone = self.segments.pop_front().expect("it was just looked at");
             self.counts.file_bytes -= gone.bytes;
+            self.reading.forget(gone.number);
             if self.next == Next::Missing && gone.bytes == self.options.segment_bytes {
                 self.prepare_next(gone.bytes, Some(gone.number));
             } else {
@@ -157,11 +139,12 @@ impl<D: Disk> ShardLog<D> {
         let oldest = self.segments.front().expect("one is closed").number;
         if matches!(self.relocation, Relocation::Idle) {
             self.relocation = Relocation::Reading(oldest);
-            self.disk.read(oldest);
+            let bytes = self.segments.front().expect("one is closed").used;
+            self.disk.read(oldest, 0, bytes as usize);
         }
     }
 
-    pub(super) fn read(&mut self, number: u64, result: std::io::Result<Vec<u8>>) {
+    pub(super) fn read(&mut self, number: u64, result: std::io::Result<AlignedBuffer>) {
         let bytes = match result {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -172,12 +155,7 @@ impl<D: Disk> ShardLog<D> {
         };
         let segment = self.segments.front().expect("a segment that is being read is kept");
         assert_eq!(segment.number, number, "the oldest segment is read");
-        let live = segment.messages.iter().filter_map(|&handle| {
-            let message = self.messages.get(handle.0 as usize)?;
-            (message.place == Place::Segment(number)).then_some((message.sequence, handle))
-        });
-        let live = live.collect();
-        self.relocation = Relocation::Moving { segment: number, bytes, offset: BLOCK_BYTES, live };
+        self.relocation = Relocation::Moving { segment: number, bytes, offset: BLOCK_BYTES };
     }
 
     /// Appends some of what is live in the oldest segment again: while little else waits to be written,
@@ -188,44 +166,42 @@ impl<D: Disk> ShardLog<D> {
             return;
         }
         let relocation = std::mem::replace(&mut self.relocation, Relocation::Idle);
-        let Relocation::Moving { segment, bytes, mut offset, live } = relocation else {
+        let Relocation::Moving { segment, bytes, mut offset } = relocation else {
             unreachable!("it was looked at")
         };
         let mut moved = false;
         while offset < bytes.len() && !moved {
-            match CommitHeader::read(&bytes[offset..], segment) {
+            match CommitHeader::read(&bytes.as_slice()[offset..], segment) {
                 None => offset += BLOCK_BYTES,
                 Some((_, payload)) => {
+                    let block = (offset / BLOCK_BYTES) as u32;
                     offset += padded(COMMIT_HEADER_BYTES + payload.len());
-                    moved = self.relocate_commit(segment, payload, &live);
+                    moved = self.relocate_commit(segment, block, payload);
                 }
             }
         }
         self.relocation = match offset < bytes.len() {
-            true => Relocation::Moving { segment, bytes, offset, live },
+            true => Relocation::Moving { segment, bytes, offset },
             false => self.relocated(segment),
         };
     }
 
     /// Appends what is live in a commit again. False if nothing is.
-    fn relocate_commit(&mut self, segment: u64, payload: &[u8], live: &FxHashMap<Sequence, Handle>) -> bool {
-        let mut moved = false;
+    fn relocate_commit(&mut self, segment: u64, block: u32, payload: &[u8]) -> bool {
+        let (mut moved, short) = (false, short_segment(segment));
         for record in read_records(payload).map_while(Result::ok) {
             let Record::Message { head, mut queues, content } = record else { continue };
-            let Some(&handle) = live.get(&head.sequence) else { continue };
-            let message = self.messages.get(handle.0 as usize);
-            // It may be settled by now, and its handle name another one.
-            let still = |message: &Message| {
-                message.sequence == head.sequence && message.place == Place::Segment(segment)
-            };
-            if !message.is_some_and(still) {
+            let Some(located) = self.directory.get(head.sequence) else { continue };
+            let here = matches!(located.place, Place::Segment { segment, block: at, .. } if (segment, at) == (short, block));
+            if !here {
                 continue;
             }
-            if let Some(settled) = self.partly.get(&handle.0) {
-                queues.retain(|queue| !settled.contains(queue));
+            match self.shared.get(&head.sequence).filter(|_| located.shared) {
+                Some(left) => queues = left.to_vec(),
+                None => queues.retain(|&queue| queue != NOBODY),
             }
-            self.append_again(handle, &head, &queues, content);
-            self.segment_mut(segment).expect("a segment is kept while it is emptied").release();
+            self.append_again(&head, located, &queues, content);
+            self.segment_mut(segment).expect("a segment is kept while it is emptied").live -= 1;
             moved = true;
         }
         moved

@@ -21,6 +21,8 @@ pub(super) enum Standing {
     AwaitingGrant,
     /// Its connection has not written what it was sent; it stands in the link's list.
     AwaitingWindow,
+    /// Another consumer of the queue is the active one.
+    Passive,
     /// Cancelled; kept until its last delivery is settled.
     Gone,
 }
@@ -79,6 +81,7 @@ impl Link {
 impl Owner {
     /// The consumer that takes the queue's next message, if one can. Consumers found without credit
     /// leave the turns here, and are brought back by what gives them credit.
+    #[inline(always)]
     pub(super) fn next_taker<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize) -> Option<u32> {
         loop {
             let queue = self.queues[slot].as_deref_mut().expect("a served queue exists");
@@ -111,7 +114,9 @@ impl Owner {
     ) {
         let Some(slot) = self.slot_of(ask.queue) else { return out.queue_gone(home, ask.channel) };
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-        if queue.exclusively_consumed || (ask.consumer.exclusive && !queue.consumers.is_empty()) {
+        let single = queue.settings.single_active_consumer;
+        let alone = queue.consumers.is_empty() && !single;
+        if queue.exclusively_consumed || (ask.consumer.exclusive && !alone) {
             let text = format!("queue '{}' in vhost '{vhost}' in exclusive use", queue.info.name);
             let refusal = Refusal::new(RefusalKind::AccessRefused, text);
             return out.answer(home, ask.channel, Reply::Refused(refusal));
@@ -134,15 +139,18 @@ impl Owner {
             unacked: 0,
             no_ack,
             limited: ask.limited && !no_ack,
-            standing: Standing::InTurn,
+            standing: if single { Standing::Passive } else { Standing::InTurn },
         };
         let consumer_slot = self.consumers.insert(consumer) as u32;
         self.by_name.insert((home, ask.consumer.id), consumer_slot);
         self.links[link as usize].consumers.push(consumer_slot);
         queue.consumers.push(consumer_slot);
         queue.exclusively_consumed = ask.consumer.exclusive;
-        queue.turns.add(consumer_slot, ask.consumer.priority);
+        if !single {
+            queue.turns.add(consumer_slot, ask.consumer.priority);
+        }
         queue.last_used_ms = self.now_ms;
+        self.activate(slot);
         out.answer(home, ask.channel, Reply::Consuming { consumer: ask.consumer.id });
         self.mark_dirty(slot);
     }
@@ -169,11 +177,33 @@ impl Owner {
         }
         queue.exclusively_consumed = false;
         queue.last_used_ms = now_ms;
+        if queue.active == Some(slot) && unacked == 0 {
+            queue.active = None;
+            self.activate(queue_id.slot() as usize);
+        }
+        let queue = self.queue_mut(queue_id).expect("a consumer's queue exists");
         if queue.info.auto_delete && queue.consumers.is_empty() {
             let operation = Operation::ExpireQueue { queue: queue_id, if_unused: true };
             let ask = Ask { operation, requester: Requester { connection }, answer_to: None };
             out.ask_writer(PeerMessage::Topology(Box::new(ask)));
         }
+    }
+
+    /// Lets the next consumer of a queue with a single active one have the messages, if nobody has them: of
+    /// the highest priority, the one that has been there longest.
+    fn activate(&mut self, queue_slot: usize) {
+        let queue = self.queues[queue_slot].as_deref_mut().expect("a consumer's queue exists");
+        if !queue.settings.single_active_consumer || queue.active.is_some() {
+            return;
+        }
+        let priority = |slot: &u32| self.consumers[*slot as usize].priority;
+        let Some(highest) = queue.consumers.iter().map(priority).max() else { return };
+        let next = queue.consumers.iter().copied().find(|slot| priority(slot) == highest);
+        let next = next.expect("somebody has the highest priority");
+        self.consumers[next as usize].standing = Standing::InTurn;
+        queue.active = Some(next);
+        queue.turns.add(next, highest);
+        self.mark_dirty(queue_slot);
     }
 
     /// Ends all consumers of a closing channel.
@@ -187,6 +217,7 @@ impl Owner {
         for id in self.consumers_of(channel, connection) {
             self.cancel(out, home, id);
         }
+        self.forget_gets(home, channel);
     }
 
     /// Whether the channel has a prefetch of its own, from now on.
@@ -230,7 +261,11 @@ impl Owner {
             && self.consumers[consumer as usize].standing == Standing::AwaitingGrant
         {
             let slot = self.consumers[consumer as usize].queue.slot() as usize;
-            while left > 0 && self.queue_at(slot).entries.ready() > 0 && self.can_take(consumer) {
+            while left > 0
+                && !self.queue_at(slot).awaits_load
+                && self.can_take(consumer)
+                && self.next_is_in_memory(out, slot)
+            {
                 self.hand_over(out, slot, consumer, true);
                 left -= 1;
             }
@@ -272,7 +307,7 @@ impl Owner {
     }
 
     /// One delivery of this consumer was settled.
-    pub(super) fn settled_by(&mut self, slot: u32, queue: usize) {
+    pub(super) fn settled_by(&mut self, slot: u32, queue_slot: usize) {
         let consumer = &mut self.consumers[slot as usize];
         if consumer.no_ack {
             return;
@@ -282,8 +317,13 @@ impl Owner {
             Standing::NoPrefetch => self.rejoin(slot),
             Standing::Gone if consumer.unacked == 0 => {
                 self.consumers.remove(slot as usize);
-                let queue = self.queues[queue].as_deref_mut().expect("the settled entry's queue exists");
+                let queue = self.queues[queue_slot].as_deref_mut().expect("the settled entry's queue exists");
                 queue.lingering.retain(|&other| other != slot);
+                if queue.active == Some(slot) {
+                    // What it held has been settled, or is back in its place: the next one goes on from there.
+                    queue.active = None;
+                    self.activate(queue_slot);
+                }
             }
             _ => {}
         }
@@ -299,6 +339,9 @@ impl Owner {
             assert_eq!(named, consumer.standing != Standing::Gone, "cancelled consumers have no name");
             let Some(queue) = self.queue(consumer.queue) else { panic!("a consumer's queue exists") };
             assert_eq!(queue.consumers.contains(&(slot as u32)), named);
+            let may_be_active = !queue.settings.single_active_consumer || queue.active == Some(slot as u32);
+            let is_passive = matches!(consumer.standing, Standing::Passive | Standing::Gone);
+            assert!(may_be_active || is_passive, "one consumer at a time is active");
         }
     }
 }

@@ -6,29 +6,58 @@
 //! then left lying.
 
 mod consumers;
+mod dead_letter;
+mod deadlines;
+mod overflow;
+mod paging;
+mod queues;
 mod time;
+mod waiting_room;
 
-use std::collections::{BinaryHeap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use self::consumers::{Consumer, Link, Standing};
-use self::time::{Deadline, Purged, Rubble};
-use super::batch::{ConfirmTo, PeerMessage, RecordRef};
-use super::effects::{Backplane, Effects, LogHandle, LogSequence, Logged};
+pub(super) use self::dead_letter::DeadLetter;
+use self::dead_letter::{DeadLetters, Reason};
+use self::deadlines::{Deadlines, Due};
+use self::paging::{PendingGet, Spilling};
+use self::time::Rubble;
+use self::waiting_room::RoomConfirm;
+pub use self::waiting_room::WaitingRoom;
+use super::batch::{DEAD_LETTERS, Publisher, RecordRef};
+use super::effects::{Backplane, Effects, LogSequence, Logged};
 use super::front_end::{Reply, Restored, Verdict};
-use super::outward::Outward;
-use crate::ledger::{Claim, Entries, Holder, Position};
-use crate::queue::{MessageStore, Queue, Record, Turns};
-use crate::topology::QueueInfo;
-use crate::{ChannelId, ConnectionId, ConsumerId, DurableId, QueueId, Refusal, RefusalKind, ShardId};
+use super::outward::{Delivery, Outward};
+use super::properties::{PropertyFormat, Returns};
+use crate::ledger::{Claim, Holder, Kept, Ledger, Position};
+use crate::message::{Durability, MessageView};
+use crate::queue::{InLog, MessageStore, Queue, Record, record_size};
+use crate::{ChannelId, ConnectionId, ConsumerId, DurableId, QueueId, ShardId};
 
 /// A confirm that waits for the log.
 struct Waiting {
     sequence: LogSequence,
-    to: ConfirmTo,
+    to: Publisher,
+    accepted: bool,
+}
+
+/// What has become of a message in one queue that it was published to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Entered {
+    /// Settled as it came, or given up.
+    Gone,
+    /// The queue is full and takes no more.
+    Refused,
+    /// The queue is full, and the message waits in front of it.
+    Outside,
+    /// It waits.
+    Ready,
+    /// Somebody has it.
+    Claimed,
 }
 
 /// What a delivery takes of its connection's window: its bytes, and about what frames add.
@@ -38,12 +67,38 @@ pub(super) fn delivery_cost(record_bytes: usize) -> usize {
 
 /// A message is given to somebody who will settle it; if it is in the log for that queue, the log is told.
 fn note_claim(store: &MessageStore, fx: &mut impl Backplane, message: u32, queue: Option<DurableId>) {
-    let handle = store.log_handle(message);
+    let name = store.in_log(message).name;
     if let Some(queue) = queue
-        && handle != LogHandle::NONE
+        && name != 0
     {
-        fx.claimed(handle, queue);
+        fx.claimed(name, queue);
     }
+}
+
+type Durables = SmallVec<[DurableId; 8]>;
+
+/// What is known of a message when all its queues were looked at.
+struct Admitted {
+    /// Of its record, if some queue has it in the log.
+    sequence: Option<LogSequence>,
+    /// No queue has refused it.
+    accepted: bool,
+    /// It waits in front of some queue: so does its confirm, in the owner's list.
+    confirm: Option<u32>,
+}
+
+/// Delivers a message that has come back to a queue with a delivery limit. Gives what it costs.
+#[cold]
+fn deliver_noted<E: Effects>(
+    out: &mut Outward<'_, E>,
+    delivery: &Delivery,
+    record: &Record,
+    returns: Returns,
+) -> usize {
+    let properties = out.fx.with_returns(record.view().properties, returns);
+    let message = MessageView { properties: &properties, ..record.view() };
+    out.deliver(delivery, RecordRef::View(message));
+    delivery_cost(record_size(&message))
 }
 
 /// The queues of a shard. See the module.
@@ -59,30 +114,42 @@ pub(super) struct Owner {
     /// Queues that may have both ready messages and consumers with credit.
     dirty: Vec<u32>,
     waiting: VecDeque<Waiting>,
-    deadlines: BinaryHeap<Deadline>,
+    /// Everything in the log up to this is as durable as configured.
+    committed: LogSequence,
+    spilling: VecDeque<Spilling>,
+    pending_gets: Vec<PendingGet>,
+    /// The queue that was looked at last for what can be paged out.
+    paging_slot: usize,
+    deadlines: Deadlines,
+    dead_letters: DeadLetters,
+    room_confirms: Slab<RoomConfirm>,
+    /// Bytes of records that wait in front of queues.
+    outside_bytes: u64,
     rubble: VecDeque<Rubble>,
     memory_budget_bytes: u64,
+    /// Of durable queues that do not say otherwise.
+    durability: Durability,
     pressed: bool,
     log_backlog_bytes: u64,
     short_of_space: bool,
-    /// Reused by [`Self::admit`]: the durable queues of a message.
-    appended: Vec<DurableId>,
-    /// Those of them that have given it to somebody already.
-    claimed: Vec<DurableId>,
 }
 
 /// A queue lets go of a message; if it is in the log for that queue, the log is told.
-fn release(store: &mut MessageStore, fx: &mut impl Backplane, message: u32, queue: Option<DurableId>) {
-    let handle = store.release(message);
-    if let Some(queue) = queue
-        && handle != LogHandle::NONE
-    {
-        fx.settled(handle, queue);
+fn released(store: &mut MessageStore, fx: &mut impl Backplane, kept: Kept, queue: Option<DurableId>) {
+    let in_log = match kept {
+        Kept::InMemory(message) => store.release(message),
+        Kept::InLog(name) => {
+            store.release_paged_out();
+            InLog { name, for_any_queue: true }
+        }
+    };
+    if in_log.name != 0 && (in_log.for_any_queue || queue.is_some()) {
+        fx.settled(in_log.name, queue);
     }
 }
 
 impl Owner {
-    pub fn new(epoch: u32, memory_budget_bytes: u64) -> Owner {
+    pub fn new(epoch: u32, memory_budget_bytes: u64, durability: Durability) -> Owner {
         Owner {
             epoch,
             now_ms: 0,
@@ -94,14 +161,20 @@ impl Owner {
             store: MessageStore::default(),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
-            deadlines: BinaryHeap::new(),
+            committed: 0,
+            spilling: VecDeque::new(),
+            pending_gets: Vec::new(),
+            paging_slot: 0,
+            deadlines: Deadlines::new(),
+            dead_letters: DeadLetters::default(),
+            room_confirms: Slab::new(),
+            outside_bytes: 0,
             rubble: VecDeque::new(),
             memory_budget_bytes,
+            durability,
             pressed: false,
             log_backlog_bytes: 0,
             short_of_space: false,
-            appended: Vec::new(),
-            claimed: Vec::new(),
         }
     }
 
@@ -111,7 +184,7 @@ impl Owner {
 
     /// Bytes that messages take here.
     pub fn memory_bytes(&self) -> u64 {
-        self.store.bytes()
+        self.store.bytes() + self.deadlines.bytes() + self.outside_bytes
     }
 
     pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
@@ -120,7 +193,7 @@ impl Owner {
 
     /// Some: the shard has just gone over its memory budget (true) or come back under it (false).
     pub fn pressure_change(&mut self) -> Option<bool> {
-        let bytes = self.store.bytes() + self.log_backlog_bytes;
+        let bytes = self.memory_bytes() + self.log_backlog_bytes;
         let pressed = match self.pressed {
             _ if self.short_of_space => true,
             false => bytes > self.memory_budget_bytes,
@@ -146,32 +219,6 @@ impl Owner {
         self.slot_of(id).and_then(|slot| self.queues[slot].as_deref_mut())
     }
 
-    /// A queue has come into being.
-    pub fn create_queue(&mut self, info: &Arc<QueueInfo>) {
-        let slot = info.id.slot() as usize;
-        if self.queues.len() <= slot {
-            self.queues.resize_with(slot + 1, || None);
-        }
-        assert!(self.queues[slot].is_none(), "a queue's slot is free when it is created");
-        let queue = Queue {
-            info: info.clone(),
-            entries: Entries::new(self.epoch),
-            turns: Turns::default(),
-            consumers: Vec::new(),
-            durable_id: info.durable_id,
-            exclusively_consumed: false,
-            dirty: false,
-            last_used_ms: self.now_ms,
-            message_ttl_ms: info.message_ttl_ms(),
-            expires_ms: info.expires_ms(),
-            lingering: Vec::new(),
-        };
-        if let Some(expires_ms) = queue.expires_ms {
-            self.deadlines.push(Deadline::queue(self.now_ms.saturating_add(expires_ms), info.id));
-        }
-        self.queues[slot] = Some(Box::new(queue));
-    }
-
     /// Takes a message in for these queues of the shard: the record is stored once at most, and not
     /// at all if everybody takes it right now and settles it as it arrives.
     pub fn admit<E: Effects>(
@@ -179,65 +226,107 @@ impl Owner {
         out: &mut Outward<'_, E>,
         record: RecordRef<'_>,
         queues: &[QueueId],
-        persistent: bool,
+        durability: Durability,
         ttl_ms: Option<u64>,
-        confirm: Option<ConfirmTo>,
+        from: Option<&Publisher>,
     ) {
-        let mut stored = None;
-        let (mut appended, mut claimed) =
-            (std::mem::take(&mut self.appended), std::mem::take(&mut self.claimed));
+        let Admitted { sequence, accepted, confirm } =
+            self.enter(out, record, queues, durability, ttl_ms, from);
+        if let Some(key) = confirm {
+            return self.note_part(out, key, sequence, accepted);
+        }
+        let Some(&to) = from.filter(|from| from.number > 0) else { return };
+        match sequence {
+            None => out.confirmed(to.home, to.channel, to.number, accepted),
+            Some(sequence) => self.waiting.push_back(Waiting { sequence, to, accepted }),
+        }
+    }
+
+    /// As [`Self::admit`], without the confirm.
+    #[inline(always)]
+    fn enter<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        record: RecordRef<'_>,
+        queues: &[QueueId],
+        durability: Durability,
+        ttl_ms: Option<u64>,
+        from: Option<&Publisher>,
+    ) -> Admitted {
+        let (mut stored, mut sync, mut accepted, mut confirm) = (None, false, true, None);
+        // The durable queues of the message, and those of them that have given it to somebody already: an
+        // allocation only for a message in many.
+        let (mut appended, mut claimed) = (Durables::new(), Durables::new());
         for &id in queues {
-            // The queue may have been deleted while the message was on its way.
-            let Some(slot) = self.slot_of(id) else { continue };
-            let Some(taken) = self.admit_to(out, slot, record, &mut stored, ttl_ms) else { continue };
-            if persistent && let Some(durable) = self.queue_at(slot).durable_id {
-                appended.push(durable);
-                if taken {
-                    claimed.push(durable);
-                }
-            }
-        }
-        if appended.is_empty() {
-            if let Some(to) = confirm {
-                out.confirmed(to.home, to.channel, to.number, true);
-            }
-        } else {
-            let Logged { sequence, handle } = out.fx.append(&record.view(), ttl_ms, &appended);
-            self.store.set_log_handle(stored.expect("a durable entry refers to a stored message"), handle);
-            // Their deliveries are written in this step and go out after it.
-            claimed.iter().for_each(|&queue| out.fx.claimed(handle, queue));
-            if let Some(to) = confirm {
-                self.waiting.push_back(Waiting { sequence, to });
-            }
-        }
-        appended.clear();
-        claimed.clear();
-        (self.appended, self.claimed) = (appended, claimed);
-    }
-
-    /// Takes a message back in that a former process had in the log.
-    pub fn restore(&mut self, restored: Restored<'_>) {
-        let message = self.store.insert(Record::from_bytes(restored.record));
-        self.store.set_log_handle(message, restored.handle);
-        for &(id, returns) in restored.queues {
             let Some(slot) = self.slot_of(id) else {
-                unreachable!("a restored message names queues of this shard")
+                // The queue was deleted while the message was on its way. A publisher need not care; a
+                // dead letter that is kept looks for another way.
+                accepted &= from.is_none_or(|from| from.channel != DEAD_LETTERS);
+                continue;
             };
-            let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-            let ttl_ms = match (restored.ttl_ms, queue.message_ttl_ms) {
-                (Some(own), Some(queue)) => Some(own.min(queue)),
-                (own, queue) => own.or(queue),
-            };
-            self.store.add_reference(message);
-            let position = queue.entries.restore(message, returns);
-            if let Some(ttl_ms) = ttl_ms {
-                let at_ms = self.now_ms.saturating_add(ttl_ms.saturating_sub(restored.age_ms));
-                self.deadlines.push(Deadline::message(at_ms, id, position));
+            let entered = self.admit_to(out, slot, record, &mut stored, ttl_ms);
+            match entered {
+                Entered::Gone => {}
+                Entered::Ready | Entered::Claimed => {
+                    let queue = self.queue_at(slot);
+                    let lesser = durability.min(queue.durability);
+                    if lesser > Durability::Memory
+                        && let Some(durable) = queue.durable_id
+                    {
+                        sync |= lesser == Durability::Fsync;
+                        appended.push(durable);
+                        if entered == Entered::Claimed {
+                            claimed.push(durable);
+                        }
+                    }
+                }
+                Entered::Refused => accepted = false,
+                Entered::Outside => self.park(out, slot, record, durability, ttl_ms, from, &mut confirm),
             }
+        }
+        let mut logged = None;
+        if !appended.is_empty() {
+            let Logged { sequence, in_log } = out.fx.append(&record.view(), ttl_ms, sync, &appended);
+            if in_log {
+                self.store.set_log(stored.expect("a durable entry refers to a stored message"), sequence);
+                // Their deliveries are written in this step and go out after it.
+                claimed.iter().for_each(|&queue| out.fx.claimed(sequence, queue));
+            }
+            logged = Some(sequence);
+        }
+        Admitted { sequence: logged, accepted, confirm }
+    }
+
+    /// Takes a message of a queue back in that a former process had in the log. It stays there until its
+    /// turn comes, unless the queue cannot do without its record: see [`Queue::is_pageable`].
+    pub fn restore(&mut self, format: &impl PropertyFormat, restored: Restored) {
+        let Restored { message: name, queue: id, returns, ttl_ms, age_ms, record } = restored;
+        let slot = self.slot_of(id).expect("a restored message names a queue of this shard");
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        let ttl_ms = queue.settings.ttl_ms(ttl_ms);
+        self.store.add_paged_out();
+        let position = match record {
+            None => queue.entries.restore_paged_out(name, returns),
+            Some(record) => {
+                let message = self.store.page_in(Record::from_bytes(record), name);
+                let priority = match queue.entries.has_levels() {
+                    true => format.priority(self.store.record(message).view().properties),
+                    false => 0,
+                };
+                let position = queue.entries.restore(message, priority, returns);
+                self.became_ready(slot, message);
+                position
+            }
+        };
+        self.mark_dirty(slot);
+        if let Some(ttl_ms) = ttl_ms {
+            let at_ms = self.now_ms.saturating_add(ttl_ms.saturating_sub(age_ms));
+            self.deadlines.push(at_ms, Due::Message(id, position));
         }
     }
 
-    /// Enters the message in one queue. None if it is settled already; else whether somebody has it.
+    /// Enters the message in one queue.
+    #[inline(always)]
     fn admit_to<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -245,41 +334,56 @@ impl Owner {
         record: RecordRef<'_>,
         stored: &mut Option<u32>,
         ttl_ms: Option<u64>,
-    ) -> Option<bool> {
+    ) -> Entered {
         if self.queue_at(slot).dirty {
             // Something came back earlier in this step, and goes first.
             self.serve(out, slot);
         }
-        let taker = self.next_taker(out, slot);
+        if let Some(bound) = self.queue_at(slot).settings.bound
+            && let Some(turned_away) = self.turned_away(slot, bound, record)
+        {
+            return turned_away;
+        }
+        let taker = match self.queue_at(slot).awaits_load {
+            // Those before it go first.
+            true => None,
+            false => self.next_taker(out, slot),
+        };
         if let Some(taker) = taker
             && self.consumers[taker as usize].no_ack
         {
             self.pass_through(out, slot, taker, record);
-            return None;
+            return Entered::Gone;
         }
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-        let ttl_ms = match (ttl_ms, queue.message_ttl_ms) {
-            (Some(own), Some(queue)) => Some(own.min(queue)),
-            (own, queue) => own.or(queue),
-        };
+        let ttl_ms = queue.settings.ttl_ms(ttl_ms);
         if ttl_ms == Some(0) && taker.is_none() {
-            return None;
+            self.give_up(slot, record, Reason::Expired);
+            return Entered::Gone;
         }
         let message = *stored.get_or_insert_with(|| self.store.insert(record.to_record()));
         self.store.add_reference(message);
-        let position = queue.entries.push(message);
+        let position = match &mut queue.entries {
+            Ledger::Plain(entries) => entries.push(message),
+            Ledger::Levels(levels) => levels.push(message, out.fx.priority(record.view().properties), 0),
+        };
         if let Some(ttl_ms) = ttl_ms {
             let id = queue.info.id;
-            self.deadlines.push(Deadline::message(self.now_ms.saturating_add(ttl_ms), id, position));
+            self.deadlines.push(self.now_ms.saturating_add(ttl_ms), Due::Message(id, position));
+        }
+        if queue.settings.bound.is_some() {
+            self.became_ready(slot, message);
         }
         if let Some(taker) = taker {
             self.hand_over(out, slot, taker, false);
             self.after_turn(slot, taker);
+            return Entered::Claimed;
         }
-        Some(taker.is_some())
+        Entered::Ready
     }
 
     /// A message that is delivered from where it was read: no entry, no copy of its own.
+    #[inline(always)]
     fn pass_through<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -291,8 +395,7 @@ impl Owner {
         queue.entries.pass_through();
         let consumer = &self.consumers[taker as usize];
         let delivery = consumer.delivery(None, false, false);
-        self.links[consumer.link as usize].used_bytes +=
-            delivery_cost(crate::queue::record_size(&record.view()));
+        self.links[consumer.link as usize].used_bytes += delivery_cost(record_size(&record.view()));
         out.deliver(&delivery, record);
         queue.turns.rotate();
     }
@@ -309,16 +412,32 @@ impl Owner {
             consumer.unacked += 1;
             note_claim(&self.store, out.fx, message, queue.durable_id);
         }
+        if let Some(bound) = queue.settings.bound {
+            if bound.bytes.is_some() {
+                queue.ready_bytes -= self.store.body_bytes(message);
+            }
+            if queue.room.is_some() && !std::mem::replace(&mut queue.dirty, true) {
+                self.dirty.push(slot as u32);
+            }
+        }
         let record = self.store.record(message);
         let delivery = consumer.delivery(entry, redelivered, granted);
-        self.links[consumer.link as usize].used_bytes += delivery_cost(record.bytes().len());
-        out.deliver(&delivery, RecordRef::Stored(record));
-        if consumer.no_ack {
+        let no_ack = consumer.no_ack;
+        let link = &mut self.links[consumer.link as usize];
+        if redelivered && queue.settings.delivery_limit.is_some() {
+            let (all, failures) = queue.entries.returns(position);
+            link.used_bytes += deliver_noted(out, &delivery, record, Returns { all, failures });
+        } else {
+            link.used_bytes += delivery_cost(record.bytes().len());
+            out.deliver(&delivery, RecordRef::Stored(record));
+        }
+        if no_ack {
             self.settle(out, id, position, Verdict::Accept);
         }
     }
 
     /// Puts the consumer that was just served where it belongs now.
+    #[inline(always)]
     fn after_turn(&mut self, slot: usize, taker: u32) {
         let queue = self.queues[slot].as_deref_mut().expect("a served queue exists");
         let consumer = &mut self.consumers[taker as usize];
@@ -342,10 +461,16 @@ impl Owner {
     }
 
     fn serve<E: Effects>(&mut self, out: &mut Outward<'_, E>, slot: usize) {
-        while self.queue_at(slot).entries.ready() > 0 {
+        if let Some(bound) = self.queue_at(slot).settings.bound {
+            self.shorten(out, slot, bound);
+        }
+        while self.queue_at(slot).can_be_served() && self.next_is_in_memory(out, slot) {
             let Some(taker) = self.next_taker(out, slot) else { break };
             self.hand_over(out, slot, taker, false);
             self.after_turn(slot, taker);
+        }
+        if self.queue_at(slot).room.is_some() {
+            self.let_in(out, slot);
         }
     }
 
@@ -372,10 +497,43 @@ impl Owner {
     ) {
         let Some(slot) = self.slot_of(id) else { return };
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        if verdict != Verdict::Accept {
+            return self.settle_otherwise(out, slot, position, verdict);
+        }
+        let Some(settled) = queue.entries.settle(position, verdict) else { return };
+        let message = settled.released.expect("what is accepted is let go");
+        released(&mut self.store, out.fx, Kept::InMemory(message), queue.durable_id);
+        if settled.holder != Holder::GET {
+            self.settled_by(settled.holder.0, slot);
+        }
+    }
+
+    /// A message was not processed: it goes back to its place, or is given up.
+    fn settle_otherwise<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        slot: usize,
+        position: Position,
+        mut verdict: Verdict,
+    ) {
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        // One that could come back, and does not, has expired meanwhile.
+        let mut reason = if verdict == Verdict::Reject { Reason::Rejected } else { Reason::Expired };
+        if verdict == Verdict::Fail
+            && let Some(most) = queue.settings.delivery_limit
+            && u32::from(queue.entries.returns(position).1) >= most
+        {
+            (verdict, reason) = (Verdict::Reject, Reason::DeliveryLimit);
+        }
         let Some(settled) = queue.entries.settle(position, verdict) else { return };
         if let Some(message) = settled.released {
-            release(&mut self.store, out.fx, message, queue.durable_id);
+            self.let_go(out, slot, message, reason);
         } else {
+            if queue.settings.bound.is_some() {
+                let kept = queue.entries.kept_at(position);
+                let Some(Kept::InMemory(message)) = kept else { unreachable!("it was just put back") };
+                self.became_ready(slot, message);
+            }
             self.mark_dirty(slot);
         }
         if settled.holder != Holder::GET {
@@ -392,9 +550,16 @@ impl Owner {
         id: QueueId,
         no_ack: bool,
     ) {
+        let Some(slot) = self.slot_of(id) else { return out.queue_gone(home, channel) };
         let now_ms = self.now_ms;
-        let Some(queue) = self.queue_mut(id) else { return out.queue_gone(home, channel) };
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         queue.last_used_ms = now_ms;
+        // Behind those that wait already.
+        let waits = queue.awaits_load || !self.next_is_in_memory(out, slot);
+        if waits && self.queue_at(slot).entries.ready() > 0 {
+            return self.pending_gets.push(PendingGet { queue: id, home, channel, no_ack });
+        }
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let cursor = queue.entries.cursor();
         let claimed = queue.entries.claim(cursor, Holder::GET).expect("the cursor was read in this step");
         let Some(Claim { position, message, redelivered }) = claimed else {
@@ -404,92 +569,32 @@ impl Owner {
         if !no_ack {
             note_claim(&self.store, out.fx, message, durable_id);
         }
-        let record = RecordRef::Stored(self.store.record(message));
+        self.left_ready(slot, message);
+        let record = self.store.record(message);
         let entry = (!no_ack).then_some((id, position));
-        out.got(home, channel, entry, redelivered, remaining, record);
+        let queue = self.queue_at(slot);
+        if redelivered && queue.settings.delivery_limit.is_some() {
+            let (all, failures) = queue.entries.returns(position);
+            let properties = out.fx.with_returns(record.view().properties, Returns { all, failures });
+            let message = MessageView { properties: &properties, ..record.view() };
+            out.got(home, channel, entry, redelivered, remaining, RecordRef::View(message));
+        } else {
+            out.got(home, channel, entry, redelivered, remaining, RecordRef::Stored(record));
+        }
         if no_ack {
             self.settle(out, id, position, Verdict::Accept);
         }
     }
 
-    /// Drops the ready messages; the unacked stay. They are out of the queue at once; millions are
-    /// carried off in slices, and the answer comes then.
-    pub fn purge<E: Effects>(
-        &mut self,
-        out: &mut Outward<'_, E>,
-        home: ShardId,
-        channel: ChannelId,
-        id: QueueId,
-    ) {
-        let Some(slot) = self.slot_of(id) else { return out.queue_gone(home, channel) };
-        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-        let (store, durable_id) = (&mut self.store, queue.durable_id);
-        let (rest, count) = queue.entries.split_ready(|message| release(store, out.fx, message, durable_id));
-        let answer = Some(Purged { home, channel, messages: count });
-        self.rubble.push_back(Rubble { durable_id, entries: rest, answer });
-        // Most purges are done with this.
-        self.carry_off(out);
-    }
-
-    /// Ready messages and consumers of a queue; asking counts as use.
-    pub fn status(&mut self, id: QueueId) -> Option<(u64, u64)> {
-        let now_ms = self.now_ms;
-        let queue = self.queue_mut(id)?;
-        queue.last_used_ms = now_ms;
-        Some((queue.entries.ready(), queue.consumers.len() as u64))
-    }
-
-    /// Drops a queue, if its conditions hold: at once for everybody, its memory in slices later.
-    ///
-    /// # Errors
-    /// When it is in use or not empty, as asked.
-    pub fn drop_queue<E: Effects>(
-        &mut self,
-        out: &mut Outward<'_, E>,
-        vhost: &str,
-        id: QueueId,
-        if_unused: bool,
-        if_empty: bool,
-    ) -> Result<u64, Refusal> {
-        let Some(slot) = self.slot_of(id) else { return Ok(0) };
-        let queue = self.queue_at(slot);
-        let name = &queue.info.name;
-        if if_unused && !queue.consumers.is_empty() {
-            return Err(Refusal::new(
-                RefusalKind::PreconditionFailed,
-                format!("queue '{name}' in vhost '{vhost}' in use"),
-            ));
-        }
-        if if_empty && queue.entries.ready() > 0 {
-            return Err(Refusal::new(
-                RefusalKind::PreconditionFailed,
-                format!("queue '{name}' in vhost '{vhost}' not empty"),
-            ));
-        }
-        let queue = self.queues[slot].take().expect("the slot was just looked up");
-        let messages = queue.entries.ready();
-        for slot in &queue.consumers {
-            let consumer = self.consumers.remove(*slot as usize);
-            self.by_name.remove(&(consumer.home, consumer.id));
-            self.links[consumer.link as usize].forget(*slot);
-            let (channel, consumer_id) = (consumer.channel, consumer.id);
-            out.tell(consumer.home, PeerMessage::ConsumerCancelled { channel, consumer: consumer_id });
-        }
-        // Cancelled consumers that waited for their last acks end here too.
-        for slot in &queue.lingering {
-            self.consumers.remove(*slot as usize);
-        }
-        self.rubble.push_back(Rubble { durable_id: queue.durable_id, entries: queue.entries, answer: None });
-        Ok(messages)
-    }
-
     /// Everything up to this sequence is as durable as configured: confirms go out.
     pub fn committed<E: Effects>(&mut self, out: &mut Outward<'_, E>, frontier: LogSequence) {
+        self.committed = frontier;
+        self.finish_spills(out);
         while let Some(waiting) = self.waiting.front()
             && waiting.sequence <= frontier
         {
-            let ConfirmTo { home, channel, number } = waiting.to;
-            out.confirmed(home, channel, number, true);
+            let Publisher { home, channel, number } = waiting.to;
+            out.confirmed(home, channel, number, waiting.accepted);
             self.waiting.pop_front();
         }
     }
@@ -499,15 +604,17 @@ impl Owner {
         let mut references = 0;
         for queue in self.queues.iter().flatten() {
             queue.entries.assert_consistent();
+            self.assert_length(queue);
             references += queue.entries.ready() + queue.entries.unacked();
             if queue.entries.ready() > 0 {
                 assert!(
-                    queue.dirty || queue.turns.is_empty(),
+                    queue.dirty || queue.awaits_load || queue.turns.is_empty(),
                     "a queue with ready messages has nobody who could take one"
                 );
             }
         }
         if self.rubble.is_empty() {
+            references += self.dead_letters.len() as u64;
             assert_eq!(references, self.store.references(), "every stored message is in a queue");
         }
         self.assert_credit();

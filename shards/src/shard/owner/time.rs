@@ -1,9 +1,9 @@
 //! What happens by itself: messages and queues whose time has come, and rubble carried off in slices.
 
-use std::cmp::Ordering;
-
-use super::{Owner, release};
-use crate::ledger::{Entries, Position};
+use super::dead_letter::Reason;
+use super::deadlines::Due;
+use super::{Owner, released};
+use crate::ledger::{Kept, Ledger, Position};
 use crate::shard::batch::{Ask, PeerMessage};
 use crate::shard::effects::Effects;
 use crate::shard::front_end::Reply;
@@ -21,7 +21,7 @@ const DEADLINES_PER_STEP: usize = 4096;
 pub(super) struct Rubble {
     /// The queue's name in the log.
     pub durable_id: Option<DurableId>,
-    pub entries: Entries,
+    pub entries: Ledger,
     /// Who is told when it is carried off: a purge is answered when the log knows of every message, or
     /// they would come back after a crash.
     pub answer: Option<Purged>,
@@ -34,72 +34,55 @@ pub(super) struct Purged {
     pub messages: u64,
 }
 
-#[derive(PartialEq, Eq, Debug)]
-enum Due {
-    Message(Position),
-    Queue,
-}
-
-/// A moment at which something may end. Earliest first in a heap; looked at again when it comes,
-/// since the message may be settled and the queue used by then.
-#[derive(PartialEq, Eq, Debug)]
-pub(super) struct Deadline {
-    at_ms: u64,
-    queue: QueueId,
-    due: Due,
-}
-
-impl Deadline {
-    pub fn message(at_ms: u64, queue: QueueId, position: Position) -> Deadline {
-        Deadline { at_ms, queue, due: Due::Message(position) }
-    }
-
-    pub fn queue(at_ms: u64, queue: QueueId) -> Deadline {
-        Deadline { at_ms, queue, due: Due::Queue }
-    }
-}
-
-impl Ord for Deadline {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // Reversed: the standard heap gives its greatest.
-        other.at_ms.cmp(&self.at_ms)
-    }
-}
-
-impl PartialOrd for Deadline {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 impl Owner {
     /// Drops what is past its time. True if more is due than one step does.
     pub fn expire_due<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
+        if self.deadlines.wants_sweep() {
+            let queues = &self.queues;
+            self.deadlines.sweep(|id, position| {
+                let queue = queues.get(id.slot() as usize).and_then(|queue| queue.as_deref());
+                queue.is_some_and(|queue| queue.info.id == id && queue.entries.is_live(position))
+            });
+        }
         for _ in 0..DEADLINES_PER_STEP {
-            match self.deadlines.peek() {
-                Some(next) if next.at_ms <= self.now_ms => {}
-                _ => return false,
-            }
-            let deadline = self.deadlines.pop().expect("it was just looked at");
-            match deadline.due {
-                Due::Message(position) => self.expire_message(out, deadline.queue, position),
-                Due::Queue => self.expire_queue(out, deadline.queue),
+            match self.deadlines.pop_due(self.now_ms) {
+                None => return false,
+                Some(Due::Message(queue, position)) => self.expire_message(out, queue, position),
+                Some(Due::Queue(queue)) => self.expire_queue(out, queue),
+                Some(Due::DeadLetter(number)) => self.retry_dead_letter(number),
             }
         }
         true
     }
 
     fn expire_message<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId, position: Position) {
-        let Some(queue) = self.queue_mut(id) else { return };
-        let Some(message) = queue.entries.expire(position) else { return };
+        let Some(slot) = self.slot_of(id) else { return };
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        if queue.settings.dead_letter.is_some() && !self.expiring_is_in_memory(out, slot, position) {
+            return;
+        }
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let durable_id = queue.durable_id;
-        release(&mut self.store, out.fx, message, durable_id);
+        match queue.entries.expire(position) {
+            None => {}
+            Some(Kept::InMemory(message)) => {
+                self.left_ready(slot, message);
+                self.let_go(out, slot, message, Reason::Expired);
+            }
+            // Nobody wants it, and its bytes are not counted: see [`crate::queue::Queue::is_pageable`].
+            Some(kept) => {
+                released(&mut self.store, out.fx, kept, durable_id);
+                if self.queue_at(slot).room.is_some() {
+                    self.mark_dirty(slot);
+                }
+            }
+        }
     }
 
     fn expire_queue<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId) {
         let now_ms = self.now_ms;
         let Some(queue) = self.queue_mut(id) else { return };
-        let Some(expires_ms) = queue.expires_ms else { return };
+        let Some(expires_ms) = queue.settings.expires_ms else { return };
         let unused = queue.consumers.is_empty();
         let at_ms = queue.last_used_ms.saturating_add(expires_ms);
         if unused && at_ms <= now_ms {
@@ -114,7 +97,7 @@ impl Owner {
             true => at_ms,
             false => now_ms.saturating_add(expires_ms),
         };
-        self.deadlines.push(Deadline::queue(again_ms, id));
+        self.deadlines.push(again_ms, Due::Queue(id));
     }
 
     pub fn has_rubble(&self) -> bool {
@@ -125,8 +108,7 @@ impl Owner {
     pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
         let Some(Rubble { durable_id, entries, .. }) = self.rubble.front_mut() else { return false };
         let (durable_id, store) = (*durable_id, &mut self.store);
-        let done =
-            entries.demolish(RUBBLE_BLOCKS_PER_STEP, |message| release(store, out.fx, message, durable_id));
+        let done = entries.demolish(RUBBLE_BLOCKS_PER_STEP, |kept| released(store, out.fx, kept, durable_id));
         if done && let Some(Rubble { answer: Some(purged), .. }) = self.rubble.pop_front() {
             let Purged { home, channel, messages } = purged;
             out.answer(home, channel, Reply::QueuePurged { messages });

@@ -206,6 +206,37 @@ fn values_of_queue_arguments_are_checked() {
     check("x-queue-version", Value::I32(3), "\"unsupported queue version '3'\"");
     check("x-queue-type", text("foo"), "\"unsupported queue type 'foo'\"");
     check("x-queue-type", Value::I32(5), "{unacceptable_type,signedint}");
+    check("x-max-length", Value::I32(-1), "{value_negative,-1}");
+    check("x-max-length-bytes", text("a"), "\"expected integer, got longstr\"");
+    check("x-overflow", text("foo"), "invalid_overflow");
+    check("x-overflow", Value::I32(1), "{unacceptable_type,signedint}");
+    check("x-dead-letter-routing-key", text("k"), "routing_key_but_no_dlx_defined");
+    check("x-dead-letter-routing-key", Value::I32(1), "{unacceptable_type,signedint}");
+    check("x-max-priority", Value::I32(-1), "{value_negative,-1}");
+    check("x-max-priority", Value::I32(256), "{max_value_exceeded,256}");
+    check("x-single-active-consumer", Value::I32(1), "{unacceptable_type,signedint}");
+    check("x-delivery-limit", text("a"), "\"expected integer, got longstr\"");
+    check("x-consumer-timeout", Value::I32(-1), "{value_negative,-1}");
+}
+
+#[test]
+fn a_dead_letter_exchange_is_a_name_and_its_strategy_one_of_two() {
+    let mut broker = Broker::new();
+    let with = |value| [("x-dead-letter-exchange", value)];
+    let refused = "invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'";
+    assert_eq!(broker.refused(&queue_with("q", &with(Value::I32(1)))), precondition(refused));
+    let [exchange] = with(text("not there yet"));
+    let wrong = ("x-dead-letter-strategy", text("foo"));
+    let refused = "invalid arg 'x-dead-letter-strategy' for queue 'q' in vhost '/': invalid_dlx_strategy";
+    assert_eq!(broker.refused(&queue_with("q", &[exchange.clone(), wrong])), precondition(refused));
+    let all = [
+        exchange,
+        ("x-dead-letter-routing-key", text("k")),
+        ("x-dead-letter-strategy", text("at-least-once")),
+    ];
+    broker.run(&queue_with("q", &all));
+    let info = broker.writer.topology().queue(VHOST, "q").unwrap();
+    assert!(info.settings().dead_letter.is_some_and(|to| to.at_least_once));
 }
 
 #[test]
@@ -214,26 +245,14 @@ fn times_longer_than_32_bits_are_kept() {
     let given = [("x-message-ttl", Value::I64(134_217_728_000)), ("x-expires", Value::U32(5))];
     broker.run(&queue_with("q", &given));
     let info = broker.writer.topology().queue(VHOST, "q").unwrap();
-    assert_eq!((info.message_ttl_ms(), info.expires_ms()), (Some(134_217_728_000), Some(5)));
+    let settings = info.settings();
+    assert_eq!((settings.message_ttl_ms, settings.expires_ms), (Some(134_217_728_000), Some(5)));
 }
 
 #[test]
 fn arguments_without_a_feature_behind_them_are_refused_by_name() {
     let mut broker = Broker::new();
-    let features = [
-        "x-max-length",
-        "x-max-length-bytes",
-        "x-overflow",
-        "x-dead-letter-exchange",
-        "x-dead-letter-routing-key",
-        "x-dead-letter-strategy",
-        "x-max-priority",
-        "x-single-active-consumer",
-        "x-delivery-limit",
-        "x-consumer-timeout",
-        "x-message-deduplication",
-        "x-durability",
-    ];
+    let features = ["x-message-deduplication"];
     for argument in features {
         let (kind, text) = broker.refused(&queue_with("q", &[(argument, Value::I32(5))]));
         assert_eq!(kind, RefusalKind::NotImplemented, "{argument}");
@@ -243,6 +262,23 @@ fn arguments_without_a_feature_behind_them_are_refused_by_name() {
     assert_eq!(kind, RefusalKind::NotImplemented);
     assert!(refusal.contains("x-queue-type") && refusal.contains("stream"), "{refusal}");
     broker.run(&queue_with("q", &[("x-queue-mode", text("lazy")), ("x-queue-version", Value::I32(2))]));
+}
+
+#[test]
+fn a_queue_says_what_its_messages_outlive_by_name() {
+    let mut broker = Broker::new();
+    for value in [text("disk"), text(""), Value::I32(1)] {
+        let (kind, text) = broker.refused(&queue_with("q", &[("x-durability", value)]));
+        assert_eq!(kind, RefusalKind::PreconditionFailed);
+        assert!(text.contains("expected fsync, os or memory"), "{text}");
+    }
+    for name in ["fsync", "os", "memory"] {
+        broker.run(&queue_with(name, &[("x-durability", text(name))]));
+        let info = broker.writer.topology().queue(VHOST, name).unwrap();
+        assert_eq!(info.durability(), crate::Durability::from_name(name));
+    }
+    let (_, text) = broker.refused(&queue_with("os", &[("x-durability", text("fsync"))]));
+    assert!(text.contains("inequivalent arg 'x-durability'"), "{text}");
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn a_quorum_queue_is_durable_shared_and_named_by_its_client() {
     broker.run(&with("q", [true, false, false]));
     let info = broker.writer.topology().queue(VHOST, "q").unwrap();
     assert!(info.durable && info.durable_id.is_some() && info.kind() == QueueKind::Quorum);
-    assert_eq!(info.delivery_limit(), Some(QUORUM_DELIVERY_LIMIT));
+    assert_eq!(info.settings().delivery_limit, Some(QUORUM_DELIVERY_LIMIT));
     assert_eq!(
         broker.refused(&queue("q")),
         precondition(

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use super::ring::allocate;
 use crate::log::disk::AlignedBuffer;
+use crate::log::format::BLOCK_BYTES;
+use crate::log::recovery::SegmentFiles;
 
 /// Zeros are written so many at a time.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -30,12 +32,23 @@ pub fn list_segments(directory: &Path) -> io::Result<Vec<u64>> {
     Ok(segments)
 }
 
-/// All bytes of a segment.
-///
-/// # Errors
-/// When its file cannot be read.
-pub fn read_segment(directory: &Path, segment: u64) -> io::Result<Vec<u8>> {
-    fs::read(path(directory, segment))
+/// The segments of a directory, as a start reads them.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectoryFiles<'a> {
+    /// Where they are.
+    pub directory: &'a Path,
+    /// Use what was written beside them. Without it everything is read, and all damage is found.
+    pub summaries: bool,
+}
+
+impl SegmentFiles for DirectoryFiles<'_> {
+    fn segment(&self, segment: u64) -> io::Result<Vec<u8>> {
+        fs::read(path(self.directory, segment))
+    }
+
+    fn summary(&self, segment: u64) -> Option<Vec<u8>> {
+        self.summaries.then(|| fs::read(summary_path(self.directory, segment)).ok())?
+    }
 }
 
 /// Makes a segment this long, and returns when that is on stable storage.
@@ -51,6 +64,11 @@ pub fn truncate_segment(directory: &Path, segment: u64, bytes: u64) -> io::Resul
 /// A segment's file.
 pub(super) fn path(directory: &Path, segment: u64) -> PathBuf {
     directory.join(name(segment))
+}
+
+/// What is written beside it.
+fn summary_path(directory: &Path, segment: u64) -> PathBuf {
+    path(directory, segment).with_extension("sum")
 }
 
 fn name(segment: u64) -> String {
@@ -116,6 +134,9 @@ impl Files {
     }
 
     fn make(&self, made: &Path, bytes: u64, recycled: Option<&Path>) -> io::Result<()> {
+        if let Some(old) = recycled {
+            remove_file(&old.with_extension("sum"))?;
+        }
         let renamed = match recycled.map(|old| fs::rename(old, made)) {
             None => false,
             // Gone with an earlier attempt.
@@ -141,13 +162,40 @@ impl Files {
 
     /// As [`crate::log::Disk::remove`] says.
     pub fn remove(&self, segment: u64) -> io::Result<()> {
+        remove_file(&summary_path(&self.directory, segment))?;
         remove_file(&path(&self.directory, segment))?;
         sync_directory(&self.directory)
     }
 
     /// As [`crate::log::Disk::read`] says.
-    pub fn read(&self, segment: u64) -> io::Result<Vec<u8>> {
-        read_segment(&self.directory, segment)
+    pub fn read(&self, segment: u64, offset: u64, bytes: usize) -> io::Result<AlignedBuffer> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(if self.direct { libc::O_DIRECT } else { 0 });
+        let file = options.open(path(&self.directory, segment))?;
+        let mut buffer = AlignedBuffer::default();
+        buffer.pad_to(bytes);
+        let mut done = 0;
+        while done < bytes {
+            match file.read_at(&mut buffer.as_mut_slice()[done..], offset + done as u64) {
+                Ok(0) => break,
+                // The next direct read has to begin at a block again; at the end of the file it reads nothing.
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if self.direct && !done.is_multiple_of(BLOCK_BYTES) {
+                break;
+            }
+        }
+        buffer.truncate(done);
+        Ok(buffer)
+    }
+
+    /// As [`crate::log::Disk::summarize`] says.
+    pub fn summarize(&self, segment: u64, summary: &[u8]) -> io::Result<()> {
+        // Not all commits need have been synchronous, and the summary speaks for all.
+        File::open(path(&self.directory, segment))?.sync_data()?;
+        fs::write(summary_path(&self.directory, segment), summary)
     }
 }
 
@@ -202,7 +250,9 @@ mod tests {
         let dir = TestDir::new();
         let missing = dir.path().join("missing");
         assert_eq!(list_segments(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(read_segment(&missing, 1).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let files = DirectoryFiles { directory: &missing, summaries: true };
+        assert_eq!(files.segment(1).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(files.summary(1), None);
         assert_eq!(truncate_segment(dir.path(), 1, 0).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
@@ -211,7 +261,8 @@ mod tests {
         let dir = TestDir::new();
         fs::write(path(dir.path(), 2), b"0123456789").unwrap();
         truncate_segment(dir.path(), 2, 4).unwrap();
-        assert_eq!(read_segment(dir.path(), 2).unwrap(), b"0123");
+        let files = DirectoryFiles { directory: dir.path(), summaries: true };
+        assert_eq!(files.segment(2).unwrap(), b"0123");
     }
 
     #[test]

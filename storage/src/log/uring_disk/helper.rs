@@ -1,4 +1,4 @@
-//! The thread that makes, removes and reads segment files for one disk, in the order in which it was
+//! A thread that makes and removes segment files for one disk, or reads them, in the order in which it was
 //! asked, and the doorbell that it shares with the ring.
 
 use std::fs::File;
@@ -32,7 +32,8 @@ impl Doorbell {
 pub(super) enum Job {
     Prepare { segment: u64, bytes: u64, recycled: Option<u64> },
     Remove(u64),
-    Read(u64),
+    Read { segment: u64, offset: u64, bytes: usize },
+    Summarize { segment: u64, summary: Vec<u8> },
 }
 
 pub(super) struct Helper {
@@ -91,6 +92,15 @@ fn perform(files: &Files, job: Job) -> Option<Completion> {
             }
             None
         }
-        Job::Read(segment) => Some(Completion::Read(segment, files.read(segment))),
+        Job::Read { segment, offset, bytes } => {
+            Some(Completion::Read(segment, offset, files.read(segment, offset, bytes)))
+        }
+        Job::Summarize { segment, summary } => {
+            // Without it the next start reads the segment.
+            if let Err(error) = files.summarize(segment, &summary) {
+                tracing::debug!(directory = %files.directory.display(), segment, %error, "no summary is written");
+            }
+            None
+        }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Segment N of a shard is the file `segment-N.log` in the shard's directory, N in 16 hexadecimal
 //! digits. Writes go out on the shard's own thread, one at a time, as an `io_uring` operation that is
-//! over when the bytes are on stable storage; making, removing and reading whole files is the work of
-//! one helper thread per disk. Results of both are there at the next [`Disk::poll`]: a shard that is
+//! over when the bytes are on stable storage; making and removing files is the work of one helper thread
+//! per disk, and reading that of another: who waits for a message does not wait for a file's zeros. Results of both are there at the next [`Disk::poll`]: a shard that is
 //! awake polls, one that sleeps is woken through the eventfd that it has given to
 //! [`UringDisk::register_eventfd`].
 //!
@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use files::{list_segments, read_segment, truncate_segment};
+pub use files::{DirectoryFiles, list_segments, truncate_segment};
 
 use self::files::Files;
 use self::helper::{Doorbell, Helper, Job};
@@ -85,9 +85,10 @@ pub struct UringOptions {
 
 /// The segment files of one shard. See the module.
 pub struct UringDisk {
-    // Dropped in this order: the write in flight ends, then the queue of the helper.
+    // Dropped in this order: the write in flight ends, then the queues of the helpers.
     ring: Ring,
     helper: Helper,
+    reader: Helper,
     doorbell: Doorbell,
     directory: PathBuf,
     method: Method,
@@ -111,10 +112,11 @@ impl UringDisk {
             None => choose(&mut ring, directory)?,
         };
         let doorbell = Doorbell::default();
-        let files = Files { directory: directory.to_owned(), direct: method.is_direct() };
-        let helper = Helper::start(files, doorbell.clone())?;
+        let files = || Files { directory: directory.to_owned(), direct: method.is_direct() };
+        let helper = Helper::start(files(), doorbell.clone())?;
+        let reader = Helper::start(files(), doorbell.clone())?;
         let directory = directory.to_owned();
-        Ok(UringDisk { ring, helper, doorbell, directory, method, open: None, refused: None })
+        Ok(UringDisk { ring, helper, reader, doorbell, directory, method, open: None, refused: None })
     }
 
     /// How it writes.
@@ -202,8 +204,12 @@ impl Disk for UringDisk {
         self.helper.ask(Job::Remove(segment));
     }
 
-    fn read(&mut self, segment: u64) {
-        self.helper.ask(Job::Read(segment));
+    fn read(&mut self, segment: u64, offset: u64, bytes: usize) {
+        self.reader.ask(Job::Read { segment, offset, bytes });
+    }
+
+    fn summarize(&mut self, segment: u64, summary: Vec<u8>) {
+        self.helper.ask(Job::Summarize { segment, summary });
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -211,7 +217,7 @@ impl Disk for UringDisk {
             return Some(Completion::Written(buffer, result));
         }
         self.mind_the_queue();
-        self.helper.poll()
+        self.helper.poll().or_else(|| self.reader.poll())
     }
 }
 

@@ -1,0 +1,119 @@
+//! Backlogs larger than memory.
+
+use lepus_shards::shard::{Reply, Verdict};
+
+use crate::client::{Bench, delete, purge};
+
+/// Room for a handful of bodies of [`body`].
+const BUDGET: u64 = 20_000;
+const MESSAGES: usize = 300;
+
+fn body(number: usize) -> String {
+    format!("{number}:{}", "x".repeat(500))
+}
+
+fn numbers(bodies: &[String]) -> Vec<usize> {
+    bodies.iter().map(|body| body.split(':').next().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn a_backlog_beyond_memory_comes_back_in_its_order_whatever_it_is_made_of() {
+    for persistent in [[true, true], [false, false], [true, false]] {
+        let mut bench = Bench::with_budget(BUDGET);
+        let client = bench.connect(0);
+        bench.declare(client, "q", &[]);
+        for number in 0..MESSAGES {
+            bench.send(client, "", "q", &body(number), persistent[number % 2], None);
+            bench.settle_down();
+        }
+        assert!(bench.world.shards.iter().all(|shard| shard.counts().memory_bytes < BUDGET));
+        assert_eq!(bench.look(client, "q"), Some((MESSAGES as u64, 0)));
+        assert_eq!(numbers(&bench.bodies(client, "q")), (0..MESSAGES).collect::<Vec<_>>());
+        let loaded: u64 = bench.world.around.iter().map(|around| around.loaded).sum();
+        assert!(loaded > MESSAGES as u64 / 2, "{loaded} were loaded");
+        assert!(bench.world.around.iter().all(|around| around.logged.is_empty()), "the log keeps nothing");
+        assert!(bench.world.shards.iter().all(|shard| shard.counts().memory_bytes == 0));
+    }
+}
+
+#[test]
+fn what_is_published_while_a_backlog_is_read_does_not_overtake_it() {
+    let mut bench = Bench::with_budget(BUDGET);
+    let (publisher, consumer) = (bench.connect(0), bench.connect(1));
+    bench.declare(publisher, "q", &[]);
+    for number in 0..MESSAGES {
+        bench.publish(publisher, "q", &body(number));
+    }
+    bench.prefetch(consumer, 1, false);
+    bench.subscribe(consumer, "q");
+    let mut seen = Vec::new();
+    for number in MESSAGES.. {
+        let got = bench.deliveries(consumer);
+        let Some(last) = got.last() else { break };
+        let tag = last.tag;
+        seen.extend(got.into_iter().map(|got| got.body));
+        if number < 2 * MESSAGES {
+            // Nothing settles down in between: the next one may be on its way from the disk.
+            bench.send(publisher, "", "q", &body(number), number % 2 == 0, None);
+        }
+        bench.settle(consumer, tag, false, Verdict::Accept);
+        let (kernel, around) = bench.world.at(1);
+        kernel.output_drained(around, consumer.connection, 0);
+        bench.settle_down();
+    }
+    assert_eq!(numbers(&seen), (0..2 * MESSAGES).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_comes_back_to_a_backlog_is_delivered_first_and_marked() {
+    let mut bench = Bench::with_budget(BUDGET);
+    let client = bench.connect(0);
+    bench.declare(client, "q", &[]);
+    for number in 0..MESSAGES {
+        bench.publish(client, "q", &body(number));
+    }
+    let held = bench.get(client, "q", false).unwrap();
+    bench.settle(client, held.tag, false, Verdict::Requeue);
+    let again = bench.get(client, "q", false).unwrap();
+    assert!(again.redelivered && again.body == held.body);
+    assert!(!bench.get(client, "q", false).unwrap().redelivered);
+}
+
+#[test]
+fn a_backlog_is_purged_and_deleted_without_being_read() {
+    for deleted in [false, true] {
+        let mut bench = Bench::with_budget(BUDGET);
+        let client = bench.connect(1);
+        bench.declare(client, "q", &[]);
+        for number in 0..MESSAGES {
+            bench.send(client, "", "q", &body(number), number % 3 > 0, None);
+            bench.settle_down();
+        }
+        let before: u64 = bench.world.around.iter().map(|around| around.loaded).sum();
+        let messages = MESSAGES as u64;
+        let answer = match deleted {
+            true => (bench.request(client, delete("q")), Reply::QueueDeleted { messages }),
+            false => (bench.request(client, purge("q")), Reply::QueuePurged { messages }),
+        };
+        assert_eq!(answer.0, answer.1);
+        bench.settle_down();
+        assert_eq!(bench.world.around.iter().map(|around| around.loaded).sum::<u64>(), before);
+        assert!(bench.world.around.iter().all(|around| around.logged.is_empty()));
+        assert!(bench.world.shards.iter().all(|shard| shard.counts().memory_bytes == 0));
+    }
+}
+
+#[test]
+fn a_message_that_the_disk_does_not_give_back_is_left_out_and_the_rest_is_served() {
+    let mut bench = Bench::with_budget(BUDGET);
+    let client = bench.connect(0);
+    bench.declare(client, "q", &[]);
+    for number in 0..MESSAGES {
+        bench.publish(client, "q", &body(number));
+    }
+    bench.world.around.iter_mut().for_each(|around| around.loses_every = Some(10));
+    let got = numbers(&bench.bodies(client, "q"));
+    assert!(got.is_sorted() && (MESSAGES / 2..MESSAGES).contains(&got.len()), "{} of {MESSAGES}", got.len());
+    assert_eq!(bench.look(client, "q"), Some((0, 0)));
+    assert!(bench.world.around.iter().all(|around| around.logged.is_empty()));
+}

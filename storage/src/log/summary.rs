@@ -1,0 +1,322 @@
+//! What is in a closed segment, written beside it, so that a start reads a fraction of the log.
+//!
+//! A summary is a help and not the truth: it is not synced, and one that is missing, torn or of another time
+//! means that the segment itself is read. Format version 1, little endian:
+//!
+//! ```text
+//! magic "LEPUSSUM" | format u32 | shard u32 | segment u64 | first commit u64 | last commit u64 | used bytes u64
+//!   | items bytes u64 | crc u32 (of what precedes it, and the items) | items
+//! item 1, a message:  1 | sequence +- | published, ms, +- | time to live, ms, plus 1, or 0 | blocks + | bytes
+//!   | count | queue ...
+//! item 2, settlements: 2 | count | (sequence +- | queue) ...
+//! queue: its place in the list of queues so far; if that is the list's length, its u64 follows
+//! ```
+//!
+//! All numbers of items but a queue's u64 are variable: seven bits a byte, lowest first, the eighth says that
+//! more follow. `+` is counted from the last one of its kind, from 0 at first; with `+-` it may be lower and
+//! stands as twice the distance, plus 1 if it is. Blocks say where the message's commit begins.
+
+use rustc_hash::FxHashMap;
+
+use super::format::{RecordInPlace, Sequence};
+
+const MAGIC: &[u8; 8] = b"LEPUSSUM";
+const FORMAT: u32 = 1;
+const HEAD_BYTES: usize = 8 + 4 + 4 + 5 * 8;
+const MESSAGE: u8 = 1;
+const SETTLED: u8 = 2;
+
+#[derive(Default, Clone, Copy)]
+struct Last {
+    sequence: u64,
+    published_ms: u64,
+    block: u32,
+}
+
+/// Puts a summary together while its segment is written.
+#[derive(Default)]
+pub(super) struct SummaryWriter {
+    items: Vec<u8>,
+    first_commit: u64,
+    queues: FxHashMap<u64, u64>,
+    last: Last,
+}
+
+impl SummaryWriter {
+    /// A segment begins with this commit.
+    pub fn begin(&mut self, first_commit: u64) {
+        *self = SummaryWriter { first_commit, ..SummaryWriter::default() };
+    }
+
+    /// The number of the first commit in the segment.
+    pub fn first_commit(&self) -> u64 {
+        self.first_commit
+    }
+
+    /// A message is in the commit that begins at this block.
+    pub fn message(&mut self, record: &RecordInPlace<'_>, block: u32) {
+        let (sequence, (published_ms, ttl_ms)) = (record.sequence(), record.times());
+        let last = std::mem::replace(&mut self.last, Last { sequence, published_ms, block });
+        self.items.push(MESSAGE);
+        put_signed(&mut self.items, sequence, last.sequence);
+        put_signed(&mut self.items, published_ms, last.published_ms);
+        put(&mut self.items, ttl_ms.map_or(0, |ttl_ms| ttl_ms.saturating_add(1)));
+        put(&mut self.items, u64::from(block - last.block));
+        put(&mut self.items, record.bytes() as u64);
+        put(&mut self.items, record.queues().count() as u64);
+        for queue in record.queues() {
+            self.queue(queue);
+        }
+    }
+
+    /// These settlements are in it.
+    pub fn settled(&mut self, settled: &[(Sequence, u64)]) {
+        self.items.push(SETTLED);
+        put(&mut self.items, settled.len() as u64);
+        for &(sequence, queue) in settled {
+            let last = std::mem::replace(&mut self.last.sequence, sequence);
+            put_signed(&mut self.items, sequence, last);
+            self.queue(queue);
+        }
+    }
+
+    fn queue(&mut self, queue: u64) {
+        let new = self.queues.len() as u64;
+        let at = *self.queues.entry(queue).or_insert(new);
+        put(&mut self.items, at);
+        if at == new {
+            self.items.extend_from_slice(&queue.to_le_bytes());
+        }
+    }
+
+    /// The summary of the segment, which has this last commit and so many bytes in use.
+    pub fn finish(&mut self, shard: u32, segment: u64, used_bytes: u64, last_commit: u64) -> Vec<u8> {
+        let items = std::mem::take(&mut self.items);
+        let mut out = Vec::with_capacity(HEAD_BYTES + 4 + items.len());
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&shard.to_le_bytes());
+        for long in [segment, self.first_commit, last_commit, used_bytes, items.len() as u64] {
+            out.extend_from_slice(&long.to_le_bytes());
+        }
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&out), &items);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.extend_from_slice(&items);
+        out
+    }
+}
+
+fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn put_signed(out: &mut Vec<u8>, number: u64, last: u64) {
+    let distance = number.wrapping_sub(last) as i64;
+    put(out, ((distance << 1) ^ (distance >> 63)) as u64);
+}
+
+/// An item of a summary.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Item<'a> {
+    /// A message is in a commit.
+    Message(SummarizedMessage, &'a [u64]),
+    /// These are settled.
+    Settled(&'a [(Sequence, u64)]),
+}
+
+/// A message, but for its queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SummarizedMessage {
+    pub sequence: Sequence,
+    pub published_ms: u64,
+    pub ttl_ms: Option<u64>,
+    /// Where its commit begins.
+    pub block: u32,
+    /// Bytes of its record.
+    pub bytes: u32,
+}
+
+/// A summary that is whole.
+pub(super) struct Summary<'a> {
+    pub first_commit: u64,
+    pub last_commit: u64,
+    pub used_bytes: u64,
+    items: &'a [u8],
+}
+
+impl<'a> Summary<'a> {
+    /// None if it is not a whole summary of this segment of this shard in a version that is known.
+    pub fn read(bytes: &'a [u8], shard: u32, segment: u64) -> Option<Summary<'a>> {
+        let head = bytes.get(..HEAD_BYTES)?;
+        let crc = bytes.get(HEAD_BYTES..HEAD_BYTES + 4)?;
+        let items = &bytes[HEAD_BYTES + 4..];
+        let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+        let long = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+        let named = head.starts_with(MAGIC) && word(8) == FORMAT && word(12) == shard && long(16) == segment;
+        let whole = crc32c::crc32c_append(crc32c::crc32c(head), items).to_le_bytes() == *crc;
+        (named && whole && long(48) == items.len() as u64).then(|| Summary {
+            first_commit: long(24),
+            last_commit: long(32),
+            used_bytes: long(40),
+            items,
+        })
+    }
+
+    /// Gives its items in order. None at one that is none: the checksum held, so it was written so.
+    pub fn each(&self, mut item: impl FnMut(Item<'_>)) -> Option<()> {
+        let mut reader = Reader { bytes: self.items, queues: Vec::new() };
+        let mut last = Last::default();
+        let (mut queues, mut settled) = (Vec::new(), Vec::new());
+        while !reader.bytes.is_empty() {
+            match reader.byte()? {
+                MESSAGE => {
+                    let sequence = reader.signed(last.sequence)?;
+                    let published_ms = reader.signed(last.published_ms)?;
+                    let ttl_ms = reader.number()?.checked_sub(1);
+                    let block = last.block.checked_add(u32::try_from(reader.number()?).ok()?)?;
+                    let bytes = u32::try_from(reader.number()?).ok()?;
+                    queues.clear();
+                    for _ in 0..reader.number()? {
+                        queues.push(reader.queue()?);
+                    }
+                    last = Last { sequence, published_ms, block };
+                    let message = SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes };
+                    item(Item::Message(message, &queues));
+                }
+                SETTLED => {
+                    settled.clear();
+                    for _ in 0..reader.number()? {
+                        last.sequence = reader.signed(last.sequence)?;
+                        settled.push((last.sequence, reader.queue()?));
+                    }
+                    item(Item::Settled(&settled));
+                }
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    queues: Vec<u64>,
+}
+
+impl Reader<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(first)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let (mut number, mut shift) = (0, 0);
+        loop {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+            shift += 7;
+        }
+    }
+
+    fn signed(&mut self, last: u64) -> Option<u64> {
+        let number = self.number()?;
+        let distance = (number >> 1) as i64 ^ -((number & 1) as i64);
+        Some(last.wrapping_add(distance as u64))
+    }
+
+    fn queue(&mut self) -> Option<u64> {
+        let at = self.number()?;
+        if at == self.queues.len() as u64 {
+            let (long, rest) = self.bytes.split_first_chunk::<8>()?;
+            self.bytes = rest;
+            self.queues.push(u64::from_le_bytes(*long));
+        }
+        self.queues.get(usize::try_from(at).ok()?).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::format::{MessageHead, message_bytes, put_message};
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Put {
+        Message(u64, u64, Option<u64>, u32, Vec<u64>, usize),
+        Settled(Vec<(u64, u64)>),
+    }
+
+    fn puts() -> impl Strategy<Value = Vec<Put>> {
+        let queues = prop::collection::vec(0u64..5, 1..4);
+        let message =
+            (any::<u64>(), any::<u64>(), prop::option::of(0..u64::MAX - 1), 0u32..3, queues, 0usize..300)
+                .prop_map(|(s, p, t, b, q, l)| Put::Message(s, p, t, b, q, l));
+        let settled = prop::collection::vec((any::<u64>(), 0u64..9), 0..5).prop_map(Put::Settled);
+        prop::collection::vec(prop_oneof![message, settled], 0..50)
+    }
+
+    /// What was put, in words that can be compared.
+    fn in_words(item: &Item<'_>) -> String {
+        format!("{item:?}")
+    }
+
+    fn write(puts: &[Put]) -> (Vec<u8>, Vec<String>) {
+        let mut writer = SummaryWriter::default();
+        writer.begin(17);
+        let (mut items, mut block) = (Vec::new(), 1);
+        for put in puts {
+            match put.clone() {
+                Put::Message(sequence, published_ms, ttl_ms, blocks, queues, len) => {
+                    block += blocks;
+                    let head = MessageHead { sequence, published_ms, ttl_ms, spilled: false };
+                    let mut record = Vec::new();
+                    put_message(&mut record, &head, queues.iter().copied(), &[&vec![7; len]]);
+                    writer.message(&RecordInPlace(&mut record), block);
+                    let bytes = message_bytes(queues.len(), len) as u32;
+                    let message = SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes };
+                    items.push(in_words(&Item::Message(message, &queues)));
+                }
+                Put::Settled(settled) => {
+                    writer.settled(&settled);
+                    items.push(in_words(&Item::Settled(&settled)));
+                }
+            }
+        }
+        (writer.finish(3, 9, 4096, 20), items)
+    }
+
+    proptest! {
+        #[test]
+        fn items_come_back_as_they_were_put(puts in puts()) {
+            let (bytes, items) = write(&puts);
+            let summary = Summary::read(&bytes, 3, 9).unwrap();
+            prop_assert_eq!((summary.first_commit, summary.last_commit, summary.used_bytes), (17, 20, 4096));
+            let mut read = Vec::new();
+            prop_assert!(summary.each(|item| read.push(in_words(&item))).is_some());
+            prop_assert_eq!(read, items);
+            prop_assert!(Summary::read(&bytes, 2, 9).is_none() && Summary::read(&bytes, 3, 8).is_none());
+        }
+
+        #[test]
+        fn one_that_is_torn_or_changed_is_none(
+            puts in puts(),
+            at in any::<prop::sample::Index>(),
+            bit in 0u8..8,
+        ) {
+            let (mut bytes, _) = write(&puts);
+            let at = at.index(bytes.len());
+            prop_assert!(Summary::read(&bytes[..at], 3, 9).is_none());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(Summary::read(&bytes, 3, 9).is_none());
+        }
+    }
+}

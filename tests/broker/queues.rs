@@ -1,0 +1,229 @@
+//! Queues with dead letters, bounds, priorities and single active consumers: what survives, and what stays open.
+
+use std::collections::HashSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lepus_tests::wire::{Close, basic_consume};
+use lepus_tests::{Arguments, Broker, Delivery, Event, Method, Properties, Setup, Wire};
+
+const DURABLE: [bool; 5] = [false, true, false, false, false];
+
+fn dead_letters_to(queue: &str) -> Arguments {
+    Arguments::new().text("x-dead-letter-exchange", "").text("x-dead-letter-routing-key", queue)
+}
+
+fn declare(wire: &mut Wire, queue: &str, arguments: &Arguments) {
+    wire.declare_as(1, queue, DURABLE, arguments);
+}
+
+/// Publishes a persistent message and waits for its confirm, the channel's `number`th.
+fn publish_confirmed(wire: &mut Wire, queue: &str, body: &[u8], number: u64) {
+    wire.publish_as(1, "", queue, false, &Properties::persistent(), body);
+    wire.confirmed(number);
+}
+
+/// A message that is there, or comes before long.
+fn get(wire: &mut Wire, queue: &str, no_ack: bool) -> Delivery {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        match wire.get(1, queue, no_ack) {
+            Some(delivery) => return delivery,
+            None => assert!(Instant::now() < until, "no message came to {queue}"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn has_text(delivery: &Delivery, text: &[u8]) -> bool {
+    delivery.properties.0.windows(text.len()).any(|window| window == text)
+}
+
+fn reject(wire: &mut Wire, queue: &str) {
+    let tag = get(wire, queue, false).tag;
+    wire.reject(1, tag, false);
+}
+
+#[test]
+fn a_dead_letter_and_its_history_survive_a_kill_and_it_is_in_one_place() {
+    let Some(broker) = Broker::own(Setup::new().set("shards=2")) else { return };
+    let mut wire = broker.channel();
+    for (queue, to) in [("a", "b"), ("b", "c")] {
+        declare(&mut wire, queue, &dead_letters_to(to));
+    }
+    declare(&mut wire, "c", &Arguments::new());
+    wire.select_confirms(1);
+    publish_confirmed(&mut wire, "a", b"m", 1);
+    reject(&mut wire, "a");
+    // It is in the log when its owner has confirmed something later.
+    get(&mut wire, "b", false);
+    publish_confirmed(&mut wire, "b", b"later", 2);
+    let broker = Setup::new().set("shards=2").start_in(broker.kill());
+    let mut wire = broker.channel();
+    assert_eq!(wire.look(1, "a").0, 0, "the source has let go of it");
+    reject(&mut wire, "b");
+    let dead = get(&mut wire, "c", true);
+    assert_eq!((dead.body.as_slice(), dead.redelivered), (&b"m"[..], false));
+    for text in [&b"x-first-death-queueS\0\0\0\x01a"[..], b"x-last-death-queueS\0\0\0\x01b"] {
+        assert!(has_text(&dead, text), "both deaths are in its history: {:?}", dead.properties);
+    }
+    assert_eq!(wire.drain(1, "b").len(), 1);
+    broker.stop();
+}
+
+#[test]
+fn a_chain_of_dead_letters_at_least_once_loses_nothing_however_often_it_is_killed() {
+    const LIVES: u64 = 6;
+    let setup = || Setup::new().set("shards=2");
+    let Some(mut broker) = Broker::own(setup()) else { return };
+    let mut wire = broker.channel();
+    // One after another they are put on one shard and the other.
+    for (queue, to) in [("chain.0", "chain.1"), ("chain.1", "chain.2")] {
+        let arguments =
+            dead_letters_to(to).int("x-message-ttl", 20).text("x-dead-letter-strategy", "at-least-once");
+        declare(&mut wire, queue, &arguments);
+    }
+    declare(&mut wire, "chain.2", &Arguments::new());
+    let (mut confirmed, mut next) = (HashSet::new(), 0u64);
+    for life in 0..LIVES {
+        let mut wire = broker.channel();
+        wire.select_confirms(1);
+        let first = next;
+        for _ in 0..400 {
+            wire.publish_as(1, "", "chain.0", false, &Properties::persistent(), &next.to_be_bytes());
+            next += 1;
+        }
+        // From hardly anything confirmed to everything, and some of it all the way through.
+        let mut upto = 0;
+        while upto < 100 + life * 50 {
+            match wire.event() {
+                Event::Ack(1, tag, _) => upto = upto.max(tag),
+                other => panic!("waited for a confirm, got {other:?}"),
+            }
+        }
+        confirmed.extend(first..first + upto);
+        thread::sleep(Duration::from_millis(life * 17 % 60));
+        broker = setup().start_in(broker.kill());
+    }
+    let mut wire = broker.channel();
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut seen: HashSet<u64> = HashSet::new();
+    while !seen.is_superset(&confirmed) {
+        assert!(Instant::now() < until, "{} of {} arrived", seen.len(), confirmed.len());
+        let arrived = wire.drain(1, "chain.2");
+        seen.extend(arrived.iter().map(|got| u64::from_be_bytes(got.body[..].try_into().expect("a number"))));
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!((wire.look(1, "chain.0").0, wire.look(1, "chain.1").0), (0, 0));
+    broker.stop();
+}
+
+#[test]
+fn priorities_hold_after_a_restart() {
+    let Some(broker) = Broker::own(Setup::new()) else { return };
+    let mut wire = broker.channel();
+    declare(&mut wire, "q", &Arguments::new().int("x-max-priority", 9));
+    wire.select_confirms(1);
+    for (number, priority) in [1, 9, 5, 0, 9].into_iter().enumerate() {
+        // Delivery mode 2, and the priority.
+        let properties = Properties(vec![0x18, 0x00, 2, priority]);
+        wire.publish_as(1, "", "q", false, &properties, &[b'0' + number as u8]);
+    }
+    wire.confirmed(5);
+    let broker = Setup::new().start_in(broker.kill());
+    let mut wire = broker.channel();
+    let order: Vec<u8> = wire.drain(1, "q").iter().map(|got| got.body[0]).collect();
+    assert_eq!(order, b"14203");
+    broker.stop();
+}
+
+#[test]
+fn a_delivery_that_is_kept_too_long_closes_its_channel_and_goes_to_another() {
+    let Some(broker) = Broker::own(Setup::new().set("amqp.consumer_timeout_ms=200")) else { return };
+    let mut wire = broker.channel();
+    wire.declare(1, "q");
+    wire.publish(1, "", "q", b"m");
+    wire.open(7);
+    wire.consume(7, "q", "late", false);
+    wire.delivery();
+    let text = "PRECONDITION_FAILED - delivery acknowledgement on channel 7 timed out. Timeout value used: 200 ms. \
+                This timeout value can be configured, see consumers doc guide to learn more";
+    assert_eq!(wire.closed(), Close { channel: 7, code: 406, text: text.to_owned(), ids: (0, 0) });
+    wire.close_ok(7);
+    let again = get(&mut wire, "q", true);
+    assert!(again.redelivered, "the connection and its other channels live");
+    wire.open(7);
+    broker.stop();
+}
+
+#[test]
+fn gets_from_a_queue_with_a_single_active_consumer_are_405() {
+    let Some(broker) = Broker::own(Setup::new()) else { return };
+    let mut wire = broker.channel();
+    declare(&mut wire, "single", &Arguments::new().bool("x-single-active-consumer", true));
+    wire.send_method(1, &Method::new(60, 70).short(0).shortstr("single").bits(&[true]));
+    let text = "RESOURCE_LOCKED - cannot obtain access to locked queue 'single' in vhost '/'. basic.get operations \
+                are not supported by classic queues with single active consumer";
+    assert_eq!(wire.closed(), Close { channel: 1, code: 405, text: text.to_owned(), ids: (60, 70) });
+    wire.close_ok(1);
+    wire.open(1);
+    wire.send_method(1, &basic_consume("single", "t", false, true, &Arguments::new()));
+    let text = "ACCESS_REFUSED - queue 'single' in vhost '/' in exclusive use";
+    assert_eq!(wire.closed(), Close { channel: 1, code: 403, text: text.to_owned(), ids: (60, 20) });
+    broker.stop();
+}
+
+/// A full queue of two messages that makes its publishers wait, on a connection that waits with channel 1 and
+/// holds both messages on it.
+fn waiting(broker: &Broker) -> (Wire, Vec<u64>) {
+    let mut wire = broker.channel();
+    declare(&mut wire, "full", &Arguments::new().int("x-max-length", 2).text("x-overflow", "block"));
+    wire.consume(1, "full", "t", false);
+    for number in 0..2 {
+        wire.publish(1, "", "full", &[b'0' + number]);
+    }
+    let tags = wire.deliveries(2).iter().map(|delivery| delivery.tag).collect();
+    wire.cancel(1, "t");
+    for number in 2..10 {
+        wire.publish(1, "", "full", &[b'0' + number]);
+    }
+    wire.open(2);
+    (wire, tags)
+}
+
+#[test]
+fn a_channel_that_waits_for_room_takes_acks_and_other_channels_go_on() {
+    let Some(broker) = Broker::own(Setup::new().set("shards=2")) else { return };
+    let (mut wire, tags) = waiting(&broker);
+    assert_eq!(wire.look(2, "full").0, 2);
+    wire.ack(1, tags[0], false);
+    wire.nack(1, tags[1], false, true);
+    // Given back to its place: it stands beyond what the queue may have, and first.
+    let bodies: Vec<u8> = (0..9).map(|_| got_on(&mut wire, 2)).collect();
+    assert_eq!(bodies, b"123456789");
+    wire.round_trip(1);
+    broker.stop();
+}
+
+fn got_on(wire: &mut Wire, channel: u16) -> u8 {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(delivery) = wire.get(channel, "full", true) {
+            return delivery.body[0];
+        }
+        assert!(Instant::now() < until, "no message comes");
+    }
+}
+
+#[test]
+fn a_channel_that_waits_for_room_can_be_closed_and_so_can_its_connection() {
+    let Some(broker) = Broker::own(Setup::new().set("shards=2")) else { return };
+    let (mut wire, _) = waiting(&broker);
+    wire.close_channel(1);
+    wire.open(1);
+    wire.round_trip(1);
+    let (waits, _) = waiting(&broker);
+    waits.close();
+    wire.close();
+    broker.stop();
+}
