@@ -87,6 +87,7 @@ fn array(values: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
 fn new_entry<'a>(
     message: &MessageView<'_>,
     death: &Death<'_>,
+    headers: Option<&[u8]>,
     expiration: Option<&[u8]>,
     unix_s: u64,
 ) -> Entry<'a> {
@@ -102,7 +103,9 @@ fn new_entry<'a>(
     add(b"queue", long_string(death.queue.as_bytes()));
     add(b"time", time);
     add(b"exchange", long_string(message.exchange));
-    add(b"routing-keys", array([long_string(message.routing_key)]));
+    let further_keys = headers.map_or(Vec::new(), copies::further_keys);
+    let keys = std::iter::once(message.routing_key).chain(further_keys.iter().map(Vec::as_slice));
+    add(b"routing-keys", array(keys.map(long_string)));
     Entry(fields)
 }
 
@@ -147,7 +150,7 @@ pub(super) fn rewrite(message: &MessageView<'_>, death: &Death<'_>, unix_s: u64)
             entry.count_one_more();
             entry
         }
-        None => new_entry(message, death, parts.expiration, unix_s),
+        None => new_entry(message, death, parts.headers, parts.expiration, unix_s),
     };
     entries.insert(0, entry);
 

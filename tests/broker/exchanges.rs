@@ -262,3 +262,34 @@ fn exchanges_of_every_type_and_their_bindings_survive_a_restart() {
     wire.round_trip(1);
     assert_eq!(bodies(&wire.drain(1, &queue)), exchanges);
 }
+
+#[test]
+fn a_dead_letter_goes_to_its_copies_too_unless_the_queue_gives_the_key() {
+    let broker = Broker::start();
+    for key in [None, Some("given")] {
+        let mut wire = broker.channel();
+        let exchange = exchange(&broker, &mut wire, "direct", &Arguments::new());
+        let mut arguments = Arguments::new().text("x-dead-letter-exchange", &exchange);
+        if let Some(key) = key {
+            arguments = arguments.text("x-dead-letter-routing-key", key);
+        }
+        let source = broker.name("q");
+        wire.declare_as(1, &source, [false, true, false, false, false], &arguments);
+        let [copied, given] = ["copy", "given"].map(|key| {
+            let queue = wire.declare_exclusive(1);
+            wire.bind(1, &queue, &exchange, key, &Arguments::new());
+            queue
+        });
+        let headers = Properties::headers(&Arguments::new().field("CC", &keys(&["copy"])));
+        wire.publish_as(1, "", &source, false, &headers, b"m");
+        wire.round_trip(1);
+        let got = wire.get(1, &source, false).expect("a message");
+        wire.reject(1, got.tag, false);
+        let (to, other) = if key.is_some() { (&given, &copied) } else { (&copied, &given) };
+        wire.consume(1, to, "t", true);
+        let death = wire.delivery().properties.0;
+        let listed = [&b"\x0crouting-keys"[..], &keys(&[&source, "copy"])].concat();
+        assert!(death.windows(listed.len()).any(|part| part == listed), "the history lists the copies");
+        assert_eq!(wire.look(1, other).0, 0);
+    }
+}
