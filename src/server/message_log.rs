@@ -145,10 +145,8 @@ impl MessageLog {
     }
 
     pub fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
-        let spilled = self.log.is_spilled(message);
-        let queue = queue.filter(|_| !spilled).map_or(NOBODY, |queue| queue.0);
-        self.log.settle(message, queue);
-        if !spilled {
+        let queue = queue.map_or(NOBODY, |queue| queue.0);
+        if self.log.settle(message, queue) {
             self.index.settled(message, queue);
         }
     }

@@ -6,20 +6,18 @@
 
 use std::collections::VecDeque;
 
-use super::format::{BLOCK_BYTES, Sequence, epoch_of};
+use super::format::{Sequence, epoch_of};
 
 /// Places in a chunk: one KiB.
 const CHUNK: usize = 128;
 
 const SEGMENT_BITS: u32 = 20;
+/// A segment's file may have 16 GiB.
 const BLOCK_BITS: u32 = 22;
 const SIZE_BITS: u32 = 18;
 /// Sizes are counted in units of so many bytes; what is larger than the field holds counts as that much.
 const SIZE_UNIT_BYTES: usize = 32;
 const BUILDER_BITS: u32 = 27;
-
-/// A segment's file may have this many bytes.
-pub const SEGMENT_FILE_BYTES_MAX: u64 = (1 << BLOCK_BITS) * BLOCK_BYTES as u64;
 
 const SHARED: u64 = 1 << 2;
 const SPILLED: u64 = 1 << 3;

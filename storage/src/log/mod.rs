@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `format` | how it lies on disk, described once, with its version |
 //! | `disk` | what is asked of a disk |
-//! | `shard_log` | appending, settling, group commit |
+//! | `shard_log` | appending, settling |
+//! | `commit` | group commit |
 //! | `directory` | where each live message is |
 //! | `reading` | messages that come back from the disk |
 //! | `summary` | what is in a closed segment, written beside it |
@@ -13,6 +14,7 @@
 //! | `recovery` | reading a log back |
 //! | `unacked_index` | which messages were delivered, in a mapped file |
 
+mod commit;
 mod directory;
 mod disk;
 mod format;
@@ -24,7 +26,6 @@ mod summary;
 mod unacked_index;
 mod uring_disk;
 
-pub use directory::SEGMENT_FILE_BYTES_MAX;
 pub use disk::{AlignedBuffer, Completion, Disk};
 pub use format::{FORMAT, NOBODY, Sequence};
 pub use reading::Loaded;
