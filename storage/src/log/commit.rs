@@ -12,6 +12,7 @@ use super::format::{
 };
 use super::shard_log::{LogFailed, LogOptions, Settlement, ShardLog};
 use super::space::{Next, Segment};
+use super::summary::SummarizedMessage;
 use crate::limits::{SETTLE_DELAY_MS, SETTLEMENTS_PER_COMMIT_MAX};
 
 /// A commit that is being put together.
@@ -26,6 +27,8 @@ pub(super) struct Builder {
     pub last: Sequence,
     /// A message in it is to be on stable storage.
     pub sync: bool,
+    /// When its first message came.
+    pub since_ms: u64,
 }
 
 impl Builder {
@@ -75,7 +78,8 @@ impl<D: Disk> ShardLog<D> {
             let buffer = self.new_buffer();
             let (number, last) = (self.next_builder, self.next_sequence - 1);
             self.next_builder += 1;
-            self.builders.push_back(Builder { number, buffer, live: 0, last, sync: false });
+            let since_ms = self.now_ms;
+            self.builders.push_back(Builder { number, buffer, live: 0, last, sync: false, since_ms });
         }
         self.builders.back_mut().expect("one was just added")
     }
@@ -89,6 +93,9 @@ impl<D: Disk> ShardLog<D> {
             let void = self.builders.pop_front().expect("it was just looked at");
             self.builder_done(void.number, void.last);
             self.keep_buffer(void.buffer);
+        }
+        if self.commit_due_ms().is_some() {
+            return;
         }
         let settle = self.settled.len() >= SETTLEMENTS_PER_COMMIT_MAX
             || (!self.settled.is_empty()
@@ -116,7 +123,7 @@ impl<D: Disk> ShardLog<D> {
                 self.close_segment();
                 self.last_segment += 1;
                 (self.next, self.began_segment) = (Next::Missing, true);
-                self.push_segment(Segment::new(self.last_segment, bytes, 0));
+                self.push_segment(Segment { number: self.last_segment, bytes, used: 0, live: 0 });
                 Some(true)
             }
             Next::Asked(_) => None,
@@ -202,7 +209,10 @@ impl<D: Disk> ShardLog<D> {
                 let place = Place::Segment { segment: to_segment, block, bytes: counted };
                 self.directory.set(sequence, Located { place, ..located });
                 if !located.spilled {
-                    self.summary.message(&record, block);
+                    let (published_ms, ttl_ms) = record.times();
+                    let bytes = bytes as u32;
+                    let message = SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes };
+                    self.summary.message(&message, record.queues());
                 }
                 if to < from {
                     buffer.as_mut_slice().copy_within(from..from + bytes, to);

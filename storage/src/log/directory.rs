@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::format::{Sequence, epoch_of};
 
-/// Places in a chunk: one KiB.
+/// Places in a chunk: one KiB, which allocators give without rounding up.
 const CHUNK: usize = 128;
 
 const SEGMENT_BITS: u32 = 20;
@@ -122,8 +122,9 @@ impl Located {
 }
 
 struct Chunk {
+    /// Slots that are not 0. Not beside them, where it would make the allocation an odd one.
     live: u32,
-    slots: [u64; CHUNK],
+    slots: Box<[u64; CHUNK]>,
 }
 
 /// The messages of one start of the broker.
@@ -131,7 +132,13 @@ struct Epoch {
     epoch: u32,
     /// Number of the first chunk: sequences divided by [`CHUNK`].
     first: u64,
-    chunks: VecDeque<Option<Box<Chunk>>>,
+    chunks: VecDeque<Option<Chunk>>,
+}
+
+impl std::fmt::Debug for Directory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Directory").field("live", &self.live).finish_non_exhaustive()
+    }
 }
 
 /// See the module.
@@ -141,13 +148,19 @@ pub(super) struct Directory {
     epochs: Vec<Epoch>,
     live: u64,
     /// Kept from one chunk that emptied to the next that is begun.
-    spare: Option<Box<Chunk>>,
+    spare: Option<Chunk>,
 }
 
 impl Directory {
     /// How many messages are live.
     pub fn len(&self) -> u64 {
         self.live
+    }
+
+    /// Gives where each live message is.
+    pub fn each(&self, each: impl FnMut(Located)) {
+        let chunks = self.epochs.iter().flat_map(|epoch| epoch.chunks.iter().flatten());
+        chunks.flat_map(|chunk| chunk.slots.iter().filter_map(|&slot| Located::unpack(slot))).for_each(each);
     }
 
     /// Where a message is; none if it is not live.
@@ -174,7 +187,7 @@ impl Directory {
         let spare = &mut self.spare;
         let chunk = epoch.chunks[index].get_or_insert_with(|| {
             // One allocation for 128 messages, and mostly not even that.
-            spare.take().unwrap_or_else(|| Box::new(Chunk { live: 0, slots: [0; CHUNK] }))
+            spare.take().unwrap_or_else(|| Chunk { live: 0, slots: Box::new([0; CHUNK]) })
         });
         if std::mem::replace(&mut chunk.slots[at], located.pack()) == 0 {
             chunk.live += 1;

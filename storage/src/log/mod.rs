@@ -11,13 +11,15 @@
 //! | `summary` | what is in a closed segment, written beside it |
 //! | `space` | segment files: prepared ahead, given back, emptied |
 //! | `uring_disk` | the real disk: a ring for commits, a thread for files |
-//! | `recovery` | reading a log back |
+//! | `recovery` | reading a log back: where each message is |
+//! | `live` | the messages that were found, in order |
 //! | `unacked_index` | which messages were delivered, in a mapped file |
 
 mod commit;
 mod directory;
 mod disk;
 mod format;
+mod live;
 mod reading;
 mod recovery;
 mod shard_log;
@@ -28,10 +30,9 @@ mod uring_disk;
 
 pub use disk::{AlignedBuffer, Completion, Disk};
 pub use format::{FORMAT, NOBODY, Sequence};
+pub use live::{LiveMessage, SummaryGone, find_content};
 pub use reading::Loaded;
-pub use recovery::{
-    Damage, LiveMessage, Recovered, RecoveryError, SegmentFiles, SegmentSummary, find_content, recover,
-};
+pub use recovery::{Damage, FoundSegment, Recovered, RecoveryError, SegmentFiles, recover};
 pub use shard_log::{LogCounts, LogFailed, LogOptions, Settlement, ShardLog};
 pub use unacked_index::{IndexEntry, IndexError, UnackedIndex};
 pub use uring_disk::{DirectoryFiles, Method, UringDisk, UringOptions, list_segments, truncate_segment};

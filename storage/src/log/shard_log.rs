@@ -29,7 +29,7 @@ use super::directory::{Directory, Located, Place, counted_bytes, short_builder, 
 use super::disk::{AlignedBuffer, Completion, Disk};
 use super::format::{self, MessageHead, Sequence};
 use super::reading::Reading;
-use super::recovery::{LiveMessage, Recovered};
+use super::recovery::{FoundSegment, Recovered};
 use super::space::{Next, Relocation, Segment};
 use super::summary::SummaryWriter;
 
@@ -47,7 +47,13 @@ pub struct LogOptions {
     /// Settlements are done when they are on stable storage, and not when the kernel has them. Messages say
     /// for themselves.
     pub sync: bool,
+    /// How long a commit waits for more to go out with it, counted from its first message, in milliseconds;
+    /// at 0 it begins when the last one is done. One that is full, or the broker's last, never waits.
+    pub commit_delay_max_ms: u64,
 }
+
+/// Queues that have not settled a message.
+pub(super) type QueueList = SmallVec<[u64; 4]>;
 
 /// The log cannot be written any more.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -88,7 +94,7 @@ pub struct ShardLog<D> {
     pub(super) now_ms: u64,
     pub(super) directory: Directory,
     /// The queues that still have a message, of messages that were appended for more than one.
-    pub(super) shared: FxHashMap<Sequence, SmallVec<[u64; 4]>>,
+    pub(super) shared: FxHashMap<Sequence, QueueList>,
     /// Oldest first; the last one is written to once this start has begun one.
     pub(super) segments: VecDeque<Segment>,
     pub(super) last_segment: u64,
@@ -122,14 +128,14 @@ pub struct ShardLog<D> {
 
 impl<D: Disk> ShardLog<D> {
     /// A log that goes on behind what was recovered, in a new segment.
-    pub fn new(disk: D, options: LogOptions, recovered: &Recovered) -> ShardLog<D> {
+    pub fn new(disk: D, options: LogOptions, recovered: Recovered) -> ShardLog<D> {
         // A log may be opened twice in one start.
         let first = format::first_sequence(options.epoch).max(recovered.last_sequence);
         let mut log = ShardLog {
             disk,
             now_ms: 0,
-            directory: Directory::default(),
-            shared: FxHashMap::default(),
+            directory: recovered.directory,
+            shared: recovered.shared,
             segments: VecDeque::new(),
             last_segment: recovered.last_segment,
             began_segment: false,
@@ -152,33 +158,18 @@ impl<D: Disk> ShardLog<D> {
             last_synced: recovered.last_commit,
             written: Vec::new(),
             failed: None,
-            counts: LogCounts::default(),
+            counts: LogCounts { live_bytes: recovered.live_bytes, ..LogCounts::default() },
             options,
         };
         for &unused in &recovered.unused {
             log.disk.remove(unused);
         }
         for found in &recovered.segments {
-            log.push_segment(Segment::new(found.segment, found.bytes, found.used_bytes));
-        }
-        for message in recovered.messages.chunk_by(|one, other| one.sequence == other.sequence) {
-            log.adopt(message);
+            let FoundSegment { segment: number, bytes, used_bytes: used, live, .. } = *found;
+            log.push_segment(Segment { number, bytes, used, live });
         }
         log.maintain();
         log
-    }
-
-    /// Enters a message that was recovered: a row for each queue that has it.
-    fn adopt(&mut self, rows: &[LiveMessage]) {
-        let LiveMessage { sequence, segment, block, bytes, shared, .. } = rows[0];
-        let bytes = counted_bytes(bytes as usize);
-        let place = Place::Segment { segment: short_segment(segment), block, bytes };
-        self.directory.set(sequence, Located { place, shared, spilled: false });
-        if shared {
-            self.shared.insert(sequence, rows.iter().map(|row| row.queue).collect());
-        }
-        self.counts.live_bytes += u64::from(bytes);
-        self.segment_mut(segment).expect("a recovered message is in a recovered segment").live += 1;
     }
 
     /// Appends a message for these queues, of which there is at least one. Its content is `parts`, one
@@ -345,6 +336,14 @@ impl<D: Disk> ShardLog<D> {
     /// A commit is on its way to the disk.
     pub fn is_writing(&self) -> bool {
         self.in_flight.is_some()
+    }
+
+    /// When the commit that is being held back is to begin, if one is, by the clock of [`Self::poll`].
+    pub fn commit_due_ms(&self) -> Option<u64> {
+        let front = self.builders.front().filter(|builder| !builder.is_void())?;
+        let due_ms = front.since_ms + self.options.commit_delay_max_ms;
+        let held = self.in_flight.is_none() && self.builders.len() == 1 && !self.flushing;
+        (held && self.now_ms < due_ms).then_some(due_ms)
     }
 
     /// Nothing waits to be written, settlements included.
