@@ -16,10 +16,12 @@ use lepus::amqp::{self, Credentials, Front, FrontConfig, HasFront};
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    PropertyFormat, Reply, Returns, Shard, ShardConfig,
+    MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId};
+use lepus_shards::{
+    Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, Value,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -71,6 +73,12 @@ impl PropertyFormat for Alone {
     fn headers(&self, properties: &[u8]) -> Arguments {
         self.front.headers(properties)
     }
+    fn property(&self, properties: &[u8], property: MessageProperty) -> Option<Value> {
+        self.front.property(properties, property)
+    }
+    fn further_keys(&self, properties: &[u8]) -> Vec<Vec<u8>> {
+        self.front.further_keys(properties)
+    }
     fn priority(&self, properties: &[u8]) -> u8 {
         self.front.priority(properties)
     }
@@ -101,6 +109,9 @@ impl FrontEnd for Alone {
     }
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
         self.front.confirm(to, first, last, accepted);
+    }
+    fn returned(&mut self, to: Address, message: MessageView<'_>) {
+        self.front.returned(to, message);
     }
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);

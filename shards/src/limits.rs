@@ -33,8 +33,22 @@ pub const EXPIRED_LOAD_RETRY_MS: u64 = 5;
 /// Batches in flight from one shard to another on one lane.
 pub const RING_BATCHES: usize = 64;
 
+/// Bytes of direct replies that a connection may leave unread; further ones are dropped. Nothing keeps
+/// them elsewhere, so this is what a client that does not read can make a shard hold.
+pub const REPLY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// Most parts of a name, in bytes (an AMQP short string).
 pub const NAME_BYTES_MAX: usize = 255;
+
+/// Messages that an x-recent-history exchange remembers unless it says otherwise: RabbitMQ's number.
+pub const HISTORY_LENGTH: usize = 20;
+
+/// How often a message may come back to a quorum queue unless the queue says otherwise, as in RabbitMQ 4.
+pub const QUORUM_DELIVERY_LIMIT: u32 = 20;
+
+/// The share of a shard's memory budget that the histories of its exchanges may take: one part of this
+/// many. They do not drain: a larger share could block publishers for good.
+pub const HISTORY_MEMORY_SHARE: u64 = 8;
 
 const _: () =
     assert!(DELIVERY_RETURN_BYTES * 2 <= DELIVERY_WINDOW_BYTES, "credit must come back before it runs out");

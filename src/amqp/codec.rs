@@ -231,4 +231,4 @@ pub fn put_method(out: &mut Vec<u8>, channel: u16, write: impl FnOnce(&mut Vec<u
 
 #[cfg(test)]
 #[path = "codec_tests.rs"]
-mod tests;
+pub(super) mod tests;

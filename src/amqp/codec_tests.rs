@@ -114,7 +114,7 @@ fn properties() -> impl Strategy<Value = BasicProperties> {
     })
 }
 
-fn header_payload(properties: &BasicProperties, body_size: u64) -> Vec<u8> {
+pub(in crate::amqp) fn header_payload(properties: &BasicProperties, body_size: u64) -> Vec<u8> {
     let header = AMQPContentHeader { class_id: 60, body_size, properties: properties.clone() };
     let frame = generate(&AMQPFrame::Header(1, header));
     payload(&frame).to_vec()
@@ -307,26 +307,4 @@ fn unknown_methods_are_told_from_malformed_ones() {
     assert_eq!(method::read(&[0, 50, 0, 10, 0]), Err(method::Unreadable::Malformed));
     assert_eq!(method::read(&[0, 60, 0]), Err(method::Unreadable::Malformed));
     assert_eq!(method::read(&[0, 20, 0, 41, 0]), Err(method::Unreadable::Malformed), "a byte is left over");
-}
-
-#[test]
-fn copies_of_routing_headers_are_found_on_the_outermost_level_only() {
-    let found = |name: &str, nested: bool| {
-        let mut table = FieldTable::default();
-        table.insert("a".into(), AMQPValue::LongInt(1));
-        let value = AMQPValue::FieldArray(FieldArray::default());
-        if nested {
-            let mut inner = FieldTable::default();
-            inner.insert(name.into(), value);
-            table.insert("z".into(), AMQPValue::FieldTable(inner));
-        } else {
-            table.insert(name.into(), value);
-        }
-        let payload = header_payload(&BasicProperties::default().with_headers(table), 0);
-        Properties::parse(&payload[12..]).unwrap().unsupported_header()
-    };
-    assert_eq!(found("CC", false), Some("CC"));
-    assert_eq!(found("BCC", false), Some("BCC"));
-    assert_eq!(found("cc", false), None);
-    assert_eq!(found("CC", true), None);
 }

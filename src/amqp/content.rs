@@ -2,8 +2,11 @@
 
 use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{Publish, Published, Shard};
+use lepus_shards::topology::REPLY_QUEUE;
 
 use super::codec::{BODY, ContentHeader, FRAME_END, FrameHead, HEADER, PublishMethod, put_return};
+use super::copies::{self, Copies};
+use super::edit;
 use super::failure::{
     FRAME_ERROR, Failure, Ids, NOT_IMPLEMENTED, PRECONDITION_FAILED, RESOURCE_ERROR, SYNTAX_ERROR,
     UNEXPECTED_FRAME,
@@ -262,20 +265,7 @@ fn publish<E: HasFront>(
     if method.immediate {
         return Err(Failure::new(NOT_IMPLEMENTED, "immediate=true", IDS));
     }
-    let peer = fx.front().peer(slot);
-    peer.publishes = true;
-    if let Some(user) = properties.user_id
-        && user != peer.user.as_bytes()
-    {
-        let (set, real) = (String::from_utf8_lossy(user), &peer.user);
-        let text = format!("user_id property set to '{set}' but authenticated user was '{real}'");
-        return Err(Failure::new(PRECONDITION_FAILED, text, IDS));
-    }
     let ttl_ms = properties.expiration.map(read_expiration).transpose()?;
-    if let Some(name) = properties.unsupported_header() {
-        return Err(Failure::new(NOT_IMPLEMENTED, format!("header {name}"), IDS));
-    }
-    let (frame_max, id) = (peer.frame_max, peer.channel(number).expect("an open channel publishes").id);
     let message = MessageView {
         exchange: method.exchange,
         routing_key: method.routing_key,
@@ -287,11 +277,71 @@ fn publish<E: HasFront>(
         durability: durability(&properties)?,
         mandatory: method.mandatory,
         ttl_ms,
+        further_keys: &[],
         headers: &properties,
     };
-    match shard.publish(fx, id, &publish) {
-        Ok(Published::Unroutable) if method.mandatory => {
-            put_return(fx.front().out(slot), number, &message, frame_max);
+    // Most messages have neither headers nor a reply-to that is ours to fill in.
+    if properties.headers.is_some() || properties.reply_to == Some(REPLY_QUEUE.as_bytes()) {
+        return publish_edited(shard, fx, slot, number, &properties, &publish);
+    }
+    check_user(fx, slot, &properties)?;
+    hand_over(shard, fx, slot, number, &publish)
+}
+
+/// Publishes a message that may have to be changed on its way, or goes to more than its routing key.
+#[inline(never)]
+fn publish_edited<E: HasFront>(
+    shard: &mut Shard,
+    fx: &mut E,
+    slot: u32,
+    number: u16,
+    properties: &Properties<'_>,
+    publish: &Publish<'_>,
+) -> Result<(), Failure> {
+    let mut edited = None;
+    if properties.reply_to == Some(REPLY_QUEUE.as_bytes()) {
+        let id = fx.front().channel(slot, number).expect("an open channel publishes").id;
+        let missing = || Failure::new(PRECONDITION_FAILED, "fast reply consumer does not exist", IDS);
+        let name = shard.reply_name(id).ok_or_else(missing)?;
+        edited = Some(edit::with_reply_to(properties.bytes, name));
+    }
+    check_user(fx, slot, properties)?;
+    let copies = Copies::of(properties, IDS)?;
+    if copies.blind {
+        edited = Some(edit::without_header(edited.as_deref().unwrap_or(properties.bytes), copies::BLIND));
+    }
+    let bytes = edited.as_deref().unwrap_or(properties.bytes);
+    let message = MessageView { properties: bytes, ..publish.message };
+    hand_over(shard, fx, slot, number, &Publish { message, further_keys: &copies.keys, ..*publish })
+}
+
+/// `user-id` is the user's own name, if it is there.
+#[inline(always)]
+fn check_user<E: HasFront>(fx: &mut E, slot: u32, properties: &Properties<'_>) -> Result<(), Failure> {
+    let Some(set) = properties.user_id else { return Ok(()) };
+    let real = &fx.front().peer(slot).user;
+    if set == real.as_bytes() {
+        return Ok(());
+    }
+    let set = String::from_utf8_lossy(set);
+    let text = format!("user_id property set to '{set}' but authenticated user was '{real}'");
+    Err(Failure::new(PRECONDITION_FAILED, text, IDS))
+}
+
+#[inline(always)]
+fn hand_over<E: HasFront>(
+    shard: &mut Shard,
+    fx: &mut E,
+    slot: u32,
+    number: u16,
+    publish: &Publish<'_>,
+) -> Result<(), Failure> {
+    let peer = fx.front().peer(slot);
+    peer.publishes = true;
+    let (frame_max, id) = (peer.frame_max, peer.channel(number).expect("an open channel publishes").id);
+    match shard.publish(fx, id, publish) {
+        Ok(Published::Unroutable) if publish.mandatory => {
+            put_return(fx.front().out(slot), number, &publish.message, frame_max);
             Ok(())
         }
         Ok(_) => Ok(()),

@@ -9,10 +9,12 @@
 //! message dies; only what the broker wrote counts as history. To tell them apart, the broker sets
 //! `HISTORY` in the flags, which no client can and no client sees.
 
-use lepus_shards::Arguments;
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns};
+use lepus_shards::shard::{DeadLetterProperties, Death, MessageProperty, PropertyFormat, Reason, Returns};
+use lepus_shards::{Arguments, Value};
 
+use super::copies;
+use super::edit;
 use super::front::Front;
 use super::properties::Parts;
 use super::table::{Field, fields, put_table};
@@ -85,6 +87,7 @@ fn array(values: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
 fn new_entry<'a>(
     message: &MessageView<'_>,
     death: &Death<'_>,
+    headers: Option<&[u8]>,
     expiration: Option<&[u8]>,
     unix_s: u64,
 ) -> Entry<'a> {
@@ -100,7 +103,9 @@ fn new_entry<'a>(
     add(b"queue", long_string(death.queue.as_bytes()));
     add(b"time", time);
     add(b"exchange", long_string(message.exchange));
-    add(b"routing-keys", array([long_string(message.routing_key)]));
+    let further_keys = headers.map_or(Vec::new(), copies::further_keys);
+    let keys = std::iter::once(message.routing_key).chain(further_keys.iter().map(Vec::as_slice));
+    add(b"routing-keys", array(keys.map(long_string)));
     Entry(fields)
 }
 
@@ -145,7 +150,7 @@ pub(super) fn rewrite(message: &MessageView<'_>, death: &Death<'_>, unix_s: u64)
             entry.count_one_more();
             entry
         }
-        None => new_entry(message, death, parts.expiration, unix_s),
+        None => new_entry(message, death, parts.headers, parts.expiration, unix_s),
     };
     entries.insert(0, entry);
 
@@ -194,6 +199,14 @@ fn note_returns(properties: &[u8], returns: Returns) -> Vec<u8> {
 impl PropertyFormat for Front {
     fn headers(&self, properties: &[u8]) -> Arguments {
         Parts::of(properties).map_or_else(|_| Arguments::new(), |parts| parts.arguments())
+    }
+
+    fn property(&self, properties: &[u8], property: MessageProperty) -> Option<Value> {
+        edit::property(properties, property)
+    }
+
+    fn further_keys(&self, properties: &[u8]) -> Vec<Vec<u8>> {
+        Parts::of(properties).ok().and_then(|parts| parts.headers).map_or(Vec::new(), copies::further_keys)
     }
 
     fn priority(&self, properties: &[u8]) -> u8 {

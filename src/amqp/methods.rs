@@ -337,9 +337,6 @@ fn take_consume<E: HasFront>(
     at: At,
     consume: &basic::Consume,
 ) -> Result<(), Failure> {
-    if consume.queue.as_str() == "amq.rabbitmq.reply-to" {
-        return at.refuse(NOT_IMPLEMENTED, "direct reply-to");
-    }
     let queue = at.queue_name(fx, consume.queue.as_str())?;
     let tag = match consume.consumer_tag.as_str() {
         "" => generated_tag(),

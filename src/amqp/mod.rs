@@ -13,7 +13,9 @@
 mod auth;
 mod codec;
 mod content;
+mod copies;
 mod dead_letter;
+mod edit;
 mod failure;
 mod front;
 mod handshake;

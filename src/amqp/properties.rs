@@ -4,27 +4,26 @@
 //! Wire form (specification 4.2.6.1): 16 flags, highest first, then the properties whose flag is set.
 
 use amq_protocol::types::parsing::parse_field_table;
-use lepus_shards::Arguments;
-use lepus_shards::shard::HeaderSource;
+use lepus_shards::shard::{HeaderSource, MessageProperty};
+use lepus_shards::{Arguments, Value};
 
-use super::table::{
-    Field, Malformed, check_table, find_text, has_name, put_table, short, skip, to_arguments,
-};
+use super::edit;
+use super::table::{Field, Malformed, check_table, find_text, put_table, short, skip, to_arguments};
 
-const CONTENT_TYPE: u16 = 1 << 15;
-const CONTENT_ENCODING: u16 = 1 << 14;
-const HEADERS: u16 = 1 << 13;
-const DELIVERY_MODE: u16 = 1 << 12;
-const PRIORITY: u16 = 1 << 11;
-const CORRELATION_ID: u16 = 1 << 10;
-const REPLY_TO: u16 = 1 << 9;
-const EXPIRATION: u16 = 1 << 8;
-const MESSAGE_ID: u16 = 1 << 7;
-const TIMESTAMP: u16 = 1 << 6;
-const TYPE: u16 = 1 << 5;
-const USER_ID: u16 = 1 << 4;
-const APP_ID: u16 = 1 << 3;
-const CLUSTER_ID: u16 = 1 << 2;
+pub(super) const CONTENT_TYPE: u16 = 1 << 15;
+pub(super) const CONTENT_ENCODING: u16 = 1 << 14;
+pub(super) const HEADERS: u16 = 1 << 13;
+pub(super) const DELIVERY_MODE: u16 = 1 << 12;
+pub(super) const PRIORITY: u16 = 1 << 11;
+pub(super) const CORRELATION_ID: u16 = 1 << 10;
+pub(super) const REPLY_TO: u16 = 1 << 9;
+pub(super) const EXPIRATION: u16 = 1 << 8;
+pub(super) const MESSAGE_ID: u16 = 1 << 7;
+pub(super) const TIMESTAMP: u16 = 1 << 6;
+pub(super) const TYPE: u16 = 1 << 5;
+pub(super) const USER_ID: u16 = 1 << 4;
+pub(super) const APP_ID: u16 = 1 << 3;
+pub(super) const CLUSTER_ID: u16 = 1 << 2;
 /// The lowest bit announces more flags, which AMQP 0-9-1 does not have; the next is not used.
 const UNKNOWN: u16 = 0b11;
 
@@ -43,7 +42,10 @@ pub struct Properties<'a> {
     pub expiration: Option<&'a [u8]>,
     /// The text of `user-id`.
     pub user_id: Option<&'a [u8]>,
-    headers: Option<&'a [u8]>,
+    /// The text of `reply-to`.
+    pub reply_to: Option<&'a [u8]>,
+    /// The table of headers, its length in front.
+    pub(super) headers: Option<&'a [u8]>,
 }
 
 impl<'a> Properties<'a> {
@@ -54,8 +56,14 @@ impl<'a> Properties<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Properties<'a>, Malformed> {
         let (flags, mut rest) = bytes.split_first_chunk::<2>().ok_or(Malformed)?;
         let flags = u16::from_be_bytes(*flags);
-        let mut properties =
-            Properties { bytes, persistent: false, expiration: None, user_id: None, headers: None };
+        let mut properties = Properties {
+            bytes,
+            persistent: false,
+            expiration: None,
+            user_id: None,
+            reply_to: None,
+            headers: None,
+        };
         if flags == 0 && rest.is_empty() {
             return Ok(properties);
         }
@@ -80,10 +88,12 @@ impl<'a> Properties<'a> {
         if has(PRIORITY) {
             rest = skip(rest, 1)?;
         }
-        for flag in [CORRELATION_ID, REPLY_TO] {
-            if has(flag) {
-                rest = short(rest)?.1;
-            }
+        if has(CORRELATION_ID) {
+            rest = short(rest)?.1;
+        }
+        if has(REPLY_TO) {
+            let (text, behind) = short(rest)?;
+            (properties.reply_to, rest) = (Some(text), behind);
         }
         if has(EXPIRATION) {
             let (text, behind) = short(rest)?;
@@ -114,13 +124,6 @@ impl<'a> Properties<'a> {
     pub fn text_header(&self, name: &[u8]) -> Option<&'a [u8]> {
         find_text(self.headers?, name)
     }
-
-    /// A header that would change routing and that the broker does not act on.
-    pub fn unsupported_header(&self) -> Option<&'static str> {
-        // Most messages have no headers at all.
-        let table = self.headers?;
-        ["CC", "BCC"].into_iter().find(|name| has_name(table, name.as_bytes()))
-    }
 }
 
 impl HeaderSource for Properties<'_> {
@@ -130,6 +133,10 @@ impl HeaderSource for Properties<'_> {
             // A name that is not UTF-8 is well-formed on the wire and matches nothing.
             Some(Err(_)) | None => Arguments::new(),
         }
+    }
+
+    fn property(&self, property: MessageProperty) -> Option<Value> {
+        edit::property(self.bytes, property)
     }
 }
 

@@ -5,7 +5,7 @@ use lepus_shards::message::MessageView;
 use lepus_shards::shard::{Address, FrontEnd, Reply};
 use lepus_shards::{ConsumerId, DeliveryTag, Refusal};
 
-use super::codec::{put_confirm, put_deliver, put_get_ok};
+use super::codec::{put_confirm, put_deliver, put_get_ok, put_return};
 use super::failure::Failure;
 use super::front::Front;
 use super::method;
@@ -68,6 +68,14 @@ impl FrontEnd for Front {
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
         if self.is_current(to) {
             put_confirm(self.out(to.connection.slot), to.channel, last, last > first, accepted);
+        }
+    }
+
+    fn returned(&mut self, to: Address, message: MessageView<'_>) {
+        let slot = to.connection.slot;
+        if self.is_current(to) {
+            let frame_max = self.peer(slot).frame_max;
+            put_return(self.out(slot), to.channel, &message, frame_max);
         }
     }
 

@@ -50,9 +50,72 @@ fn check_value(bytes: &[u8], depth: usize) -> Result<&[u8], Malformed> {
     }
 }
 
-/// Whether a well-formed table (its length in front) has this name on its outermost level.
-pub fn has_name(table: &[u8], wanted: &[u8]) -> bool {
-    find_value(table, wanted).is_some()
+/// One field of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'a> {
+    pub name: &'a [u8],
+    /// The type's letter.
+    pub kind: u8,
+    /// What follows the type.
+    pub value: &'a [u8],
+    /// All of it, as it stands in the table.
+    pub bytes: &'a [u8],
+}
+
+/// The fields on the outermost level of a well-formed table, its length in front.
+pub(super) fn entries(table: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    let mut inside = long(table).map_or(&[][..], |(inside, _)| inside);
+    std::iter::from_fn(move || {
+        let (name, value) = short(inside).ok()?;
+        let rest = check_value(value, 0).ok()?;
+        let bytes = &inside[..inside.len() - rest.len()];
+        let value = &value[..value.len() - rest.len()];
+        inside = rest;
+        Some(Entry { name, kind: value[0], value: &value[1..], bytes })
+    })
+}
+
+/// The long strings of a well-formed array, its length in front; what else is in it is passed over.
+pub(super) fn long_strings(array: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut inside = long(array).map_or(&[][..], |(inside, _)| inside);
+    std::iter::from_fn(move || {
+        while !inside.is_empty() {
+            let value = inside;
+            inside = check_value(value, 0).ok()?;
+            if value[0] == b'S' {
+                return long(&value[1..]).ok().map(|(text, _)| text);
+            }
+        }
+        None
+    })
+}
+
+/// Bytes of the table at the start of `bytes`, its length included.
+pub(super) fn table_size(bytes: &[u8]) -> Option<usize> {
+    long(bytes).ok().map(|(inside, _)| 4 + inside.len())
+}
+
+/// RabbitMQ's name of a field's type.
+pub(super) fn kind_name(kind: u8) -> &'static str {
+    match kind {
+        b'V' => "void",
+        b't' => "bool",
+        b'b' => "byte",
+        b'B' => "unsignedbyte",
+        b's' | b'U' => "short",
+        b'u' => "unsignedshort",
+        b'I' => "signedint",
+        b'i' => "unsignedint",
+        b'l' | b'L' => "long",
+        b'f' => "float",
+        b'd' => "double",
+        b'D' => "decimal",
+        b'S' => "longstr",
+        b'x' => "binary",
+        b'T' => "timestamp",
+        b'A' => "array",
+        _ => "table",
+    }
 }
 
 /// The long string under this name on the outermost level of a well-formed table; also an empty one for a

@@ -12,10 +12,12 @@ use std::sync::Arc;
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    PropertyFormat, Reply, Returns, Shard, ShardConfig,
+    MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId};
+use lepus_shards::{
+    Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, Value,
+};
 
 pub use self::codec::check_codec;
 pub use self::connection::{Script, Step, check_connection, play};
@@ -67,6 +69,12 @@ impl PropertyFormat for Alone {
     fn headers(&self, properties: &[u8]) -> Arguments {
         self.front.headers(properties)
     }
+    fn property(&self, properties: &[u8], property: MessageProperty) -> Option<Value> {
+        self.front.property(properties, property)
+    }
+    fn further_keys(&self, properties: &[u8]) -> Vec<Vec<u8>> {
+        self.front.further_keys(properties)
+    }
     fn priority(&self, properties: &[u8]) -> u8 {
         self.front.priority(properties)
     }
@@ -97,6 +105,9 @@ impl FrontEnd for Alone {
     }
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
         self.front.confirm(to, first, last, accepted);
+    }
+    fn returned(&mut self, to: Address, message: MessageView<'_>) {
+        self.front.returned(to, message);
     }
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.front.consumer_cancelled(to, consumer);

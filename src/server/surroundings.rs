@@ -4,10 +4,10 @@
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    PropertyFormat, Reply, Returns,
+    MessageProperty, PropertyFormat, Reply, Returns,
 };
 use lepus_shards::topology::StoreWrite;
-use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId, Value};
 
 use super::message_log::MessageLog;
 use super::outboxes::Outboxes;
@@ -93,6 +93,14 @@ impl<P: FrontEnd> PropertyFormat for Surroundings<P> {
         self.front.headers(properties)
     }
 
+    fn property(&self, properties: &[u8], property: MessageProperty) -> Option<Value> {
+        self.front.property(properties, property)
+    }
+
+    fn further_keys(&self, properties: &[u8]) -> Vec<Vec<u8>> {
+        self.front.further_keys(properties)
+    }
+
     fn priority(&self, properties: &[u8]) -> u8 {
         self.front.priority(properties)
     }
@@ -135,6 +143,10 @@ impl<P: FrontEnd> FrontEnd for Surroundings<P> {
 
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
         self.front.confirm(to, first, last, accepted);
+    }
+
+    fn returned(&mut self, to: Address, message: MessageView<'_>) {
+        self.front.returned(to, message);
     }
 
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {

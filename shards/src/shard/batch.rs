@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::direct_reply::{DirectReply, ReplyStatus};
 use super::front_end::{NewConsumer, Reply, Verdict};
+use super::history::Remembered;
 use crate::ledger::Position;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::message::MessageView;
@@ -79,6 +81,18 @@ pub(crate) enum PeerMessage {
         /// Nobody, for what the broker publishes and does not wait for.
         from: Option<Publisher>,
     },
+    /// A message for the history of an exchange that the receiver keeps.
+    Remember {
+        payload: Payload,
+        remembered: Box<Remembered>,
+    },
+    /// A message for a channel of the receiver, by its address.
+    DirectReply {
+        payload: Payload,
+        reply: Box<DirectReply>,
+    },
+    /// Whether a reply address leads to a channel of the receiver. Answered with `Answer`.
+    ReplyStatus(Box<ReplyStatus>),
     Get {
         queue: QueueId,
         channel: ChannelId,
@@ -132,6 +146,11 @@ pub(crate) enum PeerMessage {
         entry: Option<(QueueId, Position)>,
         redelivered: bool,
         remaining: u64,
+        payload: Payload,
+    },
+    /// A mandatory message of the channel that found nobody.
+    Returned {
+        channel: ChannelId,
         payload: Payload,
     },
     Answer {

@@ -2,35 +2,15 @@
 //! exchange that does not exist takes nothing, an internal one does; and a queue that the message came
 //! through by itself before does not get it again.
 
-use std::fmt;
-
 use super::Shard;
 use super::batch::RecordRef;
 use super::effects::Effects;
-use super::front_end::HeaderSource;
 use super::owner::DeadLetter;
-use super::properties::{Death, PropertyFormat};
+use super::properties::{Death, StoredHeaders};
+use crate::QueueId;
 use crate::message::{Durability, MessageView};
 use crate::queue::Record;
-use crate::{Arguments, QueueId};
-
-/// Headers of a dead letter, read only if an exchange asks.
-struct LetterHeaders<'a, F> {
-    format: &'a F,
-    properties: &'a [u8],
-}
-
-impl<F> fmt::Debug for LetterHeaders<'_, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LetterHeaders").field("properties", &self.properties).finish_non_exhaustive()
-    }
-}
-
-impl<F: PropertyFormat> HeaderSource for LetterHeaders<'_, F> {
-    fn headers(&self) -> Arguments {
-        self.format.headers(self.properties)
-    }
-}
+use crate::topology::RoutingData;
 
 /// A dead letter as it is published.
 struct Addressed {
@@ -87,9 +67,16 @@ impl Shard {
             properties: &dead.properties,
             body: message.body,
         };
-        let headers = LetterHeaders { format: fx, properties: &dead.properties };
-        let (vhost, key) = (source.vhost, message.routing_key);
-        self.topology.route_inside(vhost, &to.exchange, key, &headers, &mut self.route);
+        let headers = StoredHeaders { format: fx, properties: &dead.properties };
+        // A routing key that the queue gives takes the place of all that the message had.
+        let further_keys = match to.routing_key {
+            Some(_) => Vec::new(),
+            None => fx.further_keys(&dead.properties),
+        };
+        let further_keys: Vec<&[u8]> = further_keys.iter().map(Vec::as_slice).collect();
+        let (routing_key, further_keys) = (message.routing_key, &*further_keys);
+        let data = RoutingData { routing_key, further_keys, headers: &headers };
+        self.topology.route_inside(source.vhost, &to.exchange, &data, &mut self.route);
         targets.clear();
         targets.extend_from_slice(&self.route.queues);
         let led_somewhere = !targets.is_empty();

@@ -11,7 +11,7 @@ use super::effects::LogSequence;
 use super::properties::PropertyFormat;
 use crate::message::MessageView;
 use crate::topology::Operation;
-use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, Durability, QueueId, Refusal, VhostId};
+use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, Durability, QueueId, Refusal, Value, VhostId};
 
 /// Where something for a client goes: the connection and the channel's number on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -52,6 +52,10 @@ pub trait FrontEnd: PropertyFormat {
     /// one channel come in order and without gaps.
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool);
 
+    /// A mandatory message that [`super::Shard::publish`] took as routed has found nobody after all. Comes
+    /// before its confirm.
+    fn returned(&mut self, to: Address, message: MessageView<'_>);
+
     /// The consumer's queue is gone; nothing more comes for it.
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId);
 
@@ -79,6 +83,8 @@ pub struct Publish<'a> {
     pub mandatory: bool,
     /// Time to live in milliseconds, if the message has one of its own.
     pub ttl_ms: Option<u64>,
+    /// Routing keys beside the message's own.
+    pub further_keys: &'a [&'a [u8]],
     /// Headers for headers exchanges; parsed only if an exchange on the way asks.
     pub headers: &'a dyn HeaderSource,
 }
@@ -100,10 +106,35 @@ pub struct Restored {
     pub record: Option<Box<[u8]>>,
 }
 
-/// Reads a message's headers, on demand.
+/// Reads a message's headers and properties, on demand.
 pub trait HeaderSource: std::fmt::Debug {
     /// The headers, or an empty table when there are none.
     fn headers(&self) -> Arguments;
+
+    /// A property, if the message has it.
+    fn property(&self, _property: MessageProperty) -> Option<Value> {
+        None
+    }
+}
+
+/// A property that an exchange may route by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MessageProperty {
+    CorrelationId,
+    MessageId,
+    Timestamp,
+}
+
+impl MessageProperty {
+    /// By the name that `hash-property` gives it.
+    pub fn from_name(name: &str) -> Option<MessageProperty> {
+        Some(match name {
+            "correlation_id" => MessageProperty::CorrelationId,
+            "message_id" => MessageProperty::MessageId,
+            "timestamp" => MessageProperty::Timestamp,
+            _ => return None,
+        })
+    }
 }
 
 /// A message that has no headers.
@@ -119,7 +150,7 @@ impl HeaderSource for NoHeaders {
 /// What became of a publish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Published {
-    /// On its way to this many queues.
+    /// On its way to this many queues and channels.
     Routed(u32),
     /// No queue takes it. A mandatory one must be returned *before* the confirm: the shard has not
     /// emitted it yet and does so at the end of the turn.

@@ -2,6 +2,7 @@
 //! confirms. It talks to the protocol; the owners of queues are on any shard.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -9,6 +10,7 @@ use smallvec::SmallVec;
 use super::ages::Ages;
 use super::batch::PeerMessage;
 use super::confirms::Confirms;
+use super::direct_reply::ReplyConsumer;
 use super::effects::Effects;
 use super::front_end::{Address, NewConnection, Reply};
 use super::owner::delivery_cost;
@@ -28,6 +30,8 @@ pub(super) struct Connection {
     pub owners: SmallVec<[ShardId; 4]>,
     /// It has declared an exclusive queue.
     pub owns_queues: bool,
+    /// Bytes of direct replies that may not be written yet.
+    pub reply_bytes: usize,
 }
 
 /// Where a channel is in its life.
@@ -88,6 +92,8 @@ pub(super) struct Channel {
     /// Queues in front of which messages of the channel wait.
     pub holds: u32,
     pub consumers: SmallVec<[ConsumerId; 1]>,
+    /// Its consumer of direct replies, which no owner knows.
+    pub reply_consumer: Option<Box<ReplyConsumer>>,
     /// Owners that have, or had, consumers of this channel, or answered its gets.
     pub owners: SmallVec<[ShardId; 2]>,
     /// Owners that have not yet taken over a new `limit`.
@@ -119,6 +125,9 @@ pub(super) struct Home {
     /// Where each consumer's queue is.
     pub consumers: FxHashMap<ConsumerId, QueueId>,
     next_consumer: u32,
+    /// Makes numbers that nobody outside can guess, from the system's randomness.
+    secrets: RandomState,
+    secrets_made: u64,
     /// What this shard has to say to itself once the current step is done.
     pub loopback: VecDeque<PeerMessage>,
     /// Channels with confirms to emit.
@@ -138,6 +147,8 @@ impl Home {
             free_channels: Vec::new(),
             consumers: FxHashMap::default(),
             next_consumer: 0,
+            secrets: RandomState::new(),
+            secrets_made: 0,
             loopback: VecDeque::new(),
             confirming: Vec::new(),
             pressed: SmallVec::new(),
@@ -160,6 +171,7 @@ impl Home {
             owed: SmallVec::new(),
             owners: SmallVec::new(),
             owns_queues: false,
+            reply_bytes: 0,
         }));
         id
     }
@@ -190,6 +202,7 @@ impl Home {
             confirms: None,
             holds: 0,
             consumers: SmallVec::new(),
+            reply_consumer: None,
             owners: SmallVec::new(),
             limit_awaited: 0,
             asked_queue: None,
@@ -247,11 +260,18 @@ impl Home {
         }
     }
 
+    /// A number for a reply address.
+    pub fn new_secret(&mut self) -> u64 {
+        self.secrets_made += 1;
+        self.secrets.hash_one(self.secrets_made)
+    }
+
     pub fn forget_consumer(&mut self, channel: ChannelId, consumer: ConsumerId) {
         self.consumers.remove(&consumer);
         if let Some(channel) = self.channel_mut(channel) {
             channel.consumers.retain(|other| *other != consumer);
             channel.wants.retain(|want| want.consumer != consumer);
+            channel.reply_consumer.take_if(|replies| replies.consumer == consumer);
         }
     }
 

@@ -11,32 +11,37 @@ mod batch;
 mod confirms;
 mod control;
 mod dead_letters;
+mod direct_reply;
 mod effects;
 mod front_end;
+mod history;
 mod home;
 mod outward;
 mod owner;
 mod properties;
+mod publish;
 mod receive;
 mod requests;
 
 use std::sync::Arc;
 
 pub use self::batch::Batch;
-use self::batch::{PeerMessage, Publisher, RecordRef};
+use self::batch::PeerMessage;
 use self::confirms::Confirms;
 use self::control::Control;
 pub use self::effects::{Backplane, Effects, Loaded, LogSequence, Logged};
 pub use self::front_end::{
-    Address, FrontEnd, HeaderSource, NewConnection, NewConsumer, NoHeaders, Publish, Published, Reply,
-    Request, Restored, Verdict,
+    Address, FrontEnd, HeaderSource, MessageProperty, NewConnection, NewConsumer, NoHeaders, Publish,
+    Published, Reply, Request, Restored, Verdict,
 };
+use self::history::Histories;
 use self::home::{ChannelState, Home};
 use self::outward::Outward;
 use self::owner::Owner;
 pub(crate) use self::owner::WaitingRoom;
 pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns};
 use crate::ledger::Held;
+use crate::limits::HISTORY_MEMORY_SHARE;
 pub use crate::mesh::Lane;
 use crate::topology::{Change, RouteScratch, Topology, Writer};
 use crate::{
@@ -77,6 +82,7 @@ pub struct Shard {
     owner: Owner,
     topology: Topology,
     control: Option<Control>,
+    histories: Histories,
     /// Reused from publish to publish.
     route: RouteScratch,
     targets: Vec<QueueId>,
@@ -102,7 +108,9 @@ impl Shard {
             owner: Owner::new(config.epoch, config.memory_budget_bytes, config.durability),
             topology: Topology::new(),
             control: writer.map(|writer| Control::new(writer, config.shards)),
-            route: RouteScratch::default(),
+            histories: Histories::new(config.memory_budget_bytes / HISTORY_MEMORY_SHARE),
+            // Different on every shard and in every run, and the same where a run is repeated.
+            route: RouteScratch::with_seed(u64::from(config.epoch) << 16 | u64::from(config.id.0)),
             targets: Vec::new(),
             held: Vec::new(),
             more_to_page: false,
@@ -118,6 +126,7 @@ impl Shard {
                 shard.owner.create_queue(info);
             }
         }
+        shard.create_histories();
         shard
     }
 
@@ -139,7 +148,7 @@ impl Shard {
 
     /// What the shard holds.
     pub fn counts(&self) -> ShardCounts {
-        ShardCounts { memory_bytes: self.owner.memory_bytes() }
+        ShardCounts { memory_bytes: self.owner.memory_bytes() + self.histories.bytes() }
     }
 
     /// Some shard is past its memory budget: nothing may be published until it is not.
@@ -177,115 +186,6 @@ impl Shard {
     /// A name for a consumer that is about to be.
     pub fn new_consumer_id(&mut self) -> ConsumerId {
         self.home.new_consumer_id()
-    }
-
-    /// Routes a message and sends it to the owners of its queues.
-    ///
-    /// # Errors
-    /// When the exchange does not exist or is internal; nothing has happened then, and no confirm
-    /// number is used.
-    pub fn publish<E: Effects>(
-        &mut self,
-        fx: &mut E,
-        id: ChannelId,
-        publish: &Publish<'_>,
-    ) -> Result<Published, Refusal> {
-        let mut targets = std::mem::take(&mut self.targets);
-        let routed = self.find_targets(id, publish, &mut targets);
-        let routed = routed.map(|()| self.send_to_owners(fx, id, publish, &targets));
-        self.targets = targets;
-        self.finish_step(fx);
-        routed
-    }
-
-    /// Leaves the queues of a message in `targets`, those of one owner side by side.
-    fn find_targets(
-        &mut self,
-        id: ChannelId,
-        publish: &Publish<'_>,
-        targets: &mut Vec<QueueId>,
-    ) -> Result<(), Refusal> {
-        targets.clear();
-        let version = self.topology.version();
-        let channel = self.home.open_channel_mut(id);
-        let message = &publish.message;
-        if channel.route.is_for(version, message) {
-            targets.extend_from_slice(&channel.route.queues);
-            return Ok(());
-        }
-        let vhost = channel.vhost;
-        let exchange = std::str::from_utf8(message.exchange).map_err(|_| {
-            let name = String::from_utf8_lossy(message.exchange);
-            Refusal::no_exchange(&name, self.topology.vhost_name(vhost))
-        })?;
-        let (key, headers) = (message.routing_key, publish.headers);
-        let cacheable = self.topology.route(vhost, exchange, key, headers, &mut self.route)?;
-        targets.extend_from_slice(&self.route.queues);
-        if cacheable.0 {
-            let route = &mut channel.route;
-            route.version = version;
-            route.exchange.clear();
-            route.exchange.extend_from_slice(message.exchange);
-            route.routing_key.clear();
-            route.routing_key.extend_from_slice(key);
-            route.queues.clear();
-            route.queues.extend_from_slice(targets);
-        }
-        Ok(())
-    }
-
-    fn send_to_owners<E: Effects>(
-        &mut self,
-        fx: &mut E,
-        id: ChannelId,
-        publish: &Publish<'_>,
-        targets: &[QueueId],
-    ) -> Published {
-        let home = self.id;
-        let number = match self.home.open_channel_mut(id).confirms.as_deref_mut() {
-            None => 0,
-            Some(confirms) => {
-                let number = confirms.next();
-                let owners = targets.chunk_by(|a, b| a.owner() == b.owner()).count();
-                if confirms.publish(owners) {
-                    self.home.confirming.push(id);
-                }
-                number
-            }
-        };
-        let from = Publisher { home, channel: id, number };
-        let record = RecordRef::View(publish.message);
-        self.dispatch(fx, record, targets, publish.durability, publish.ttl_ms, Some(&from));
-        match targets.len() {
-            0 => Published::Unroutable,
-            count => Published::Routed(count as u32),
-        }
-    }
-
-    /// Sends a message to the owners of its queues; those of one owner stand side by side.
-    fn dispatch<E: Effects>(
-        &mut self,
-        fx: &mut E,
-        record: RecordRef<'_>,
-        targets: &[QueueId],
-        durability: Durability,
-        ttl_ms: Option<u64>,
-        from: Option<&Publisher>,
-    ) {
-        let home = self.id;
-        for queues in targets.chunk_by(|a, b| a.owner() == b.owner()) {
-            let owner = queues[0].owner();
-            if owner == home {
-                let mut out = Outward { shard: home, fx, home: &mut self.home };
-                self.owner.admit(&mut out, record, queues, durability, ttl_ms, from);
-            } else {
-                let batch = fx.outgoing(owner, Lane::Forward);
-                let payload = batch.add_record(record);
-                let queues = batch.add_queues(queues);
-                let from = from.copied();
-                batch.push(PeerMessage::Publish { payload, queues, durability, ttl_ms, from });
-            }
-        }
     }
 
     /// Ends unacked deliveries of a channel: one, or with `multiple` all up to the tag (0: all).
@@ -419,6 +319,7 @@ impl Shard {
         channel.state = ChannelState::Closing { awaited: 0, answer, returned: false };
         channel.wants.clear();
         channel.confirms = None;
+        channel.reply_consumer = None;
         for consumer in std::mem::take(&mut channel.consumers) {
             self.home.consumers.remove(&consumer);
         }
@@ -485,11 +386,12 @@ impl Shard {
     /// The connection's output has been written down to this many bytes: what it took of the owners'
     /// windows is given back, unless much is still waiting.
     pub fn output_drained<E: Effects>(&mut self, fx: &mut E, id: ConnectionId, pending_bytes: usize) {
+        let (home, mut local) = (self.id, 0);
+        let Some(connection) = self.home.connection_mut(id) else { return };
+        connection.reply_bytes = connection.reply_bytes.min(pending_bytes);
         if pending_bytes > crate::limits::DELIVERY_WINDOW_BYTES / 2 {
             return;
         }
-        let (home, mut local) = (self.id, 0);
-        let Some(connection) = self.home.connection_mut(id) else { return };
         for (shard, owed) in connection.owed.iter_mut().enumerate() {
             if *owed < crate::limits::DELIVERY_RETURN_BYTES {
                 continue;
@@ -510,7 +412,8 @@ impl Shard {
     /// What the log has: bytes that wait to be written count as memory, and while the disk has no space,
     /// nothing may be published.
     pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
-        self.owner.note_log(backlog_bytes, short_of_space);
+        // Histories are memory that the owner does not count.
+        self.owner.note_log(backlog_bytes + self.histories.bytes(), short_of_space);
         if let Some(control) = &mut self.control {
             control.note_space(short_of_space);
         }
@@ -612,9 +515,12 @@ impl Shard {
                     let dropped = self.owner.drop_queue(&mut out, "", *queue, false, false);
                     debug_assert!(dropped.is_ok(), "without conditions nothing is refused");
                 }
-                _ => {}
+                _ => self.forget_histories(change),
             }
         }
         self.topology.apply_all(version, changes);
+        for change in changes.iter() {
+            self.apply_to_histories(fx, version, change);
+        }
     }
 }

@@ -1,8 +1,11 @@
 //! What the kernel asks of a message's properties. They are the protocol's own and opaque to the kernel,
 //! which stores and delivers them as they are; only what queues do beyond that needs to look into them.
 
-use crate::Arguments;
+use std::fmt;
+
+use super::front_end::{HeaderSource, MessageProperty};
 use crate::message::MessageView;
+use crate::{Arguments, Value};
 
 /// Why a queue gave a message up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +67,12 @@ pub trait PropertyFormat {
     /// The headers, or an empty table when there are none.
     fn headers(&self, properties: &[u8]) -> Arguments;
 
+    /// A property that an exchange may route by, if it is there.
+    fn property(&self, properties: &[u8], property: MessageProperty) -> Option<Value>;
+
+    /// Routing keys beside the message's own that are to be seen in it.
+    fn further_keys(&self, properties: &[u8]) -> Vec<Vec<u8>>;
+
     /// The priority; 0 when there is none.
     fn priority(&self, properties: &[u8]) -> u8;
 
@@ -72,4 +81,26 @@ pub trait PropertyFormat {
 
     /// The properties with a note of how often the message has come back, for one delivery.
     fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8>;
+}
+
+/// Headers and properties of a stored message, read only if an exchange asks.
+pub(super) struct StoredHeaders<'a, F> {
+    pub format: &'a F,
+    pub properties: &'a [u8],
+}
+
+impl<F> fmt::Debug for StoredHeaders<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredHeaders").field("properties", &self.properties).finish_non_exhaustive()
+    }
+}
+
+impl<F: PropertyFormat> HeaderSource for StoredHeaders<'_, F> {
+    fn headers(&self) -> Arguments {
+        self.format.headers(self.properties)
+    }
+
+    fn property(&self, property: MessageProperty) -> Option<Value> {
+        self.format.property(self.properties, property)
+    }
 }

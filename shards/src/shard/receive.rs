@@ -37,6 +37,15 @@ impl Shard {
                     let record = batch.record(payload);
                     self.home.got(fx, channel, entry, redelivered, remaining, record.view());
                 }
+                PeerMessage::Remember { payload, remembered } => {
+                    self.keep_in_history(fx, &remembered, batch.record(payload));
+                }
+                PeerMessage::DirectReply { payload, reply } => {
+                    self.take_reply(fx, &reply, batch.record(payload));
+                }
+                PeerMessage::Returned { channel, payload } => {
+                    self.returned(fx, channel, batch.record(payload).view());
+                }
                 other => self.handle(fx, from, other),
             }
         }
@@ -48,8 +57,16 @@ impl Shard {
     /// Takes in a message that has no payload.
     pub(super) fn handle<E: Effects>(&mut self, fx: &mut E, from: ShardId, message: PeerMessage) {
         match message {
-            PeerMessage::Publish { .. } | PeerMessage::Deliver { .. } | PeerMessage::Got { .. } => {
-                unreachable!("a payload travels in a batch only")
+            PeerMessage::Publish { .. }
+            | PeerMessage::Remember { .. }
+            | PeerMessage::DirectReply { .. }
+            | PeerMessage::Deliver { .. }
+            | PeerMessage::Got { .. }
+            | PeerMessage::Returned { .. } => unreachable!("a payload travels in a batch only"),
+            PeerMessage::ReplyStatus(status) => {
+                let (channel, reply) = self.reply_status(*status);
+                let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+                out.answer(from, channel, reply);
             }
             PeerMessage::Get { .. }
             | PeerMessage::Consume(_)

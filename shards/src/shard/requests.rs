@@ -15,6 +15,7 @@ impl Shard {
     pub fn request<E: Effects>(&mut self, fx: &mut E, id: ChannelId, request: Request) {
         self.home.open_channel_mut(id).declares =
             matches!(request, Request::Topology(Operation::DeclareQueue { passive: false, .. }));
+        let Some(request) = self.request_of_replies(fx, id, request) else { return self.finish_step(fx) };
         match request {
             Request::Topology(operation) => self.request_change(fx, id, operation),
             Request::Get { vhost, queue, no_ack } => {
@@ -109,7 +110,7 @@ impl Shard {
     }
 
     /// To another shard on the lane behind publishes, or to this one when the step is done.
-    fn send_forward<E: Effects>(&mut self, fx: &mut E, to: ShardId, message: PeerMessage) {
+    pub(super) fn send_forward<E: Effects>(&mut self, fx: &mut E, to: ShardId, message: PeerMessage) {
         if to == self.id {
             self.home.loopback.push_back(message);
         } else {

@@ -8,9 +8,16 @@
 
 use crate::QueueId;
 
-/// An exchange's position in its replica.
+/// An exchange's position in a replica, and in every other one of the same version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct ExchangeIndex(pub u32);
+pub struct ExchangeIndex(pub(super) u32);
+
+impl ExchangeIndex {
+    /// As a number.
+    pub fn position(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A binding's position in its replica.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -103,18 +103,6 @@ pub(super) fn exchange_kind(name: &str) -> Result<ExchangeKind, Refusal> {
     ExchangeKind::from_name(name).ok_or_else(|| precondition(format!("unknown exchange type '{name}'")))
 }
 
-/// The arguments of a new exchange.
-pub(super) fn exchange_arguments(exchange: Named<'_>, arguments: &Arguments) -> Result<(), Refusal> {
-    match arguments.get("alternate-exchange") {
-        None => Ok(()),
-        Some(value) if value.as_text().is_some() => Ok(()),
-        Some(value) => Err(precondition(format!(
-            "invalid type '{}' for arg 'alternate-exchange' in {exchange}",
-            type_name(value)
-        ))),
-    }
-}
-
 /// An exchange that is declared again must be declared as it is.
 pub(super) fn same_exchange(
     exchange: Named<'_>,
@@ -154,11 +142,8 @@ pub(super) fn same_queue(
     same_argument(queue, "x-queue-version", &current.arguments, arguments)
 }
 
-/// The arguments of a new queue.
+/// The arguments of a new queue, but for its type.
 pub(super) fn queue_arguments(queue: Named<'_>, arguments: &Arguments) -> Result<(), Refusal> {
-    if let Some(value) = arguments.get("x-queue-type") {
-        queue_type(queue, value)?;
-    }
     if let Some(value) = arguments.get("x-expires") {
         let time = time(queue, "x-expires", value)?;
         if time == 0 {
@@ -209,27 +194,6 @@ pub(super) fn headers_match(arguments: &Arguments) -> Result<(), Refusal> {
             type_name(value),
             plain(value)
         ))),
-    }
-}
-
-fn queue_type(queue: Named<'_>, value: &Value) -> Result<(), Refusal> {
-    let Value::LongString(name) = value else {
-        let text = format!("{{unacceptable_type,{}}}", type_name(value));
-        return Err(invalid(queue, "x-queue-type", &text));
-    };
-    match name.as_slice() {
-        b"" | b"classic" => Ok(()),
-        b"quorum" | b"stream" => Err(Refusal::new(
-            RefusalKind::NotImplemented,
-            format!(
-                "argument 'x-queue-type' for {queue}: type '{}' is not supported; use 'classic'",
-                String::from_utf8_lossy(name)
-            ),
-        )),
-        name => {
-            let text = format!("\"unsupported queue type '{}'\"", String::from_utf8_lossy(name));
-            Err(invalid(queue, "x-queue-type", &text))
-        }
     }
 }
 
@@ -323,6 +287,15 @@ fn plain(value: &Value) -> String {
             format!("{{{}}}", fields.join(","))
         }
         integer => integer.as_integer().expect("what is left are the integers").to_string(),
+    }
+}
+
+/// A value as Erlang prints it, where RabbitMQ puts a term into a text.
+pub(super) fn erlang_term(value: &Value) -> String {
+    match value {
+        Value::LongString(bytes) | Value::Bytes(bytes) if bytes.is_empty() => "<<>>".to_owned(),
+        Value::LongString(_) | Value::Bytes(_) => format!("<<\"{}\">>", plain(value)),
+        value => plain(value),
     }
 }
 

@@ -10,23 +10,30 @@
 
 mod bucket;
 mod checks;
+mod exchange_checks;
 mod headers_match;
 mod operation;
 mod placement;
 mod queue_arguments;
+mod queue_types;
 mod replica;
+mod reply_address;
 mod restore;
 mod routing;
 mod rows;
+mod spread;
+mod stable_hash;
 mod topic_trie;
 mod writer;
 
+pub use bucket::ExchangeIndex;
 pub use operation::{
     BindingSpec, Change, DestinationKind, ExchangeInfo, ExchangeKind, Operation, Outcome, QueueInfo,
-    Requester,
+    QueueKind, Requester,
 };
 pub use replica::Topology;
-pub use routing::{Cacheable, RouteScratch};
+pub use reply_address::{REPLY_QUEUE, ReplyAddress, is_reply_name};
+pub use routing::{Cacheable, RouteScratch, RoutingData};
 pub use rows::{StoreWrite, TopologyError};
 pub use writer::{Evaluation, Writer};
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::stable_hash::StableHash;
 use super::*;
 use crate::shard::HeaderSource;
 use crate::{Arguments, ConnectionId, QueueId, ShardId, Value, VhostId};
@@ -12,7 +13,7 @@ use crate::{Arguments, ConnectionId, QueueId, ShardId, Value, VhostId};
 const VHOST: VhostId = VhostId(0);
 const QUEUES: [&str; 4] = ["q0", "q1", "q2", "q3"];
 const EXCHANGES: [&str; 5] = ["x0", "x1", "x2", "x3", "amq.topic"];
-const KEYS: [&str; 5] = ["", "a", "a.b", "a.#", "*.b"];
+const KEYS: [&str; 7] = ["", "a", "a.b", "a.#", "*.b", "1", "4"];
 
 #[derive(Debug)]
 struct Headers(Arguments);
@@ -48,7 +49,15 @@ fn binding() -> impl Strategy<Value = BindingSpec> {
 }
 
 fn declare_exchange() -> impl Strategy<Value = Operation> {
-    let kind = one_of(&["direct", "fanout", "topic", "headers"]);
+    let kind = one_of(&[
+        "direct",
+        "fanout",
+        "topic",
+        "headers",
+        "x-consistent-hash",
+        "x-modulus-hash",
+        "x-recent-history",
+    ]);
     let flags = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.1));
     let alternate = prop::option::of(one_of(&EXCHANGES));
     (one_of(&EXCHANGES), kind, flags, alternate).prop_map(
@@ -201,38 +210,66 @@ fn words(key: &str) -> Vec<&str> {
 }
 
 /// Where a message goes, by the definition.
-fn walk(topology: &Topology, first: &str, key: &str, headers: &Arguments) -> BTreeSet<QueueId> {
+fn walk(topology: &Topology, first: &str, keys: &[String], headers: &Arguments) -> BTreeSet<QueueId> {
     let (mut queues, mut seen, mut open) = (BTreeSet::new(), BTreeSet::new(), vec![first.to_owned()]);
     while let Some(name) = open.pop() {
         if !seen.insert(name.clone()) {
             continue;
         }
         let Some(exchange) = topology.exchange(VHOST, &name) else { continue };
-        let mut found = false;
-        for (_, binding) in topology.bindings().filter(|(_, binding)| *binding.source == name) {
-            let fits = match exchange.kind {
-                ExchangeKind::Direct => binding.routing_key == key,
-                ExchangeKind::Fanout => true,
-                ExchangeKind::Topic => topic_fits(&words(&binding.routing_key), &words(key)),
-                ExchangeKind::Headers => {
-                    binding.arguments.iter().all(|(name, v)| headers.get(name) == Some(v))
+        let bindings = topology.bindings().filter(|(_, binding)| *binding.source == name);
+        let bindings: Vec<&BindingSpec> = bindings.map(|(_, binding)| &**binding).collect();
+        let fitting = fitting(exchange.kind, bindings, keys, headers);
+        for binding in &fitting {
+            match binding.kind {
+                DestinationKind::Queue => {
+                    queues.insert(topology.queue(VHOST, &binding.destination).unwrap().id);
                 }
-            };
-            if fits {
-                found = true;
-                match binding.kind {
-                    DestinationKind::Queue => {
-                        queues.insert(topology.queue(VHOST, &binding.destination).unwrap().id);
-                    }
-                    DestinationKind::Exchange => open.push(binding.destination.clone()),
-                }
+                DestinationKind::Exchange => open.push(binding.destination.clone()),
             }
         }
-        if !found {
+        if fitting.is_empty() {
             open.extend(exchange.alternate().map(str::to_owned));
         }
     }
     queues
+}
+
+/// The bindings of one exchange that get a message.
+fn fitting<'a>(
+    kind: ExchangeKind,
+    mut bindings: Vec<&'a BindingSpec>,
+    keys: &[String],
+    headers: &Arguments,
+) -> Vec<&'a BindingSpec> {
+    let hash = || {
+        let hash = StableHash::new().bytes(keys[0].as_bytes());
+        keys[1..].iter().fold(hash, |hash, key| hash.part(key.as_bytes())).finish()
+    };
+    let fits = |binding: &BindingSpec| match kind {
+        ExchangeKind::Direct => keys.contains(&binding.routing_key),
+        ExchangeKind::Topic => keys.iter().any(|key| topic_fits(&words(&binding.routing_key), &words(key))),
+        ExchangeKind::Headers => {
+            binding.arguments.iter().all(|(name, value)| headers.get(name) == Some(value))
+        }
+        _ => true,
+    };
+    match kind {
+        ExchangeKind::ModulusHash if !bindings.is_empty() => {
+            bindings.sort_by_key(|binding| rows::binding_key("", binding));
+            vec![bindings[(hash() % bindings.len() as u64) as usize]]
+        }
+        ExchangeKind::ConsistentHash => {
+            let score = |binding: &BindingSpec| {
+                let kind: &[u8] = if binding.kind == DestinationKind::Queue { b"q" } else { b"e" };
+                let name = StableHash::new().bytes(kind).bytes(binding.destination.as_bytes()).finish();
+                let u = ((stable_hash::mix(hash() ^ name) >> 12) as f64 + 0.5) / 2_f64.powi(52);
+                u.ln() / binding.routing_key.parse::<f64>().unwrap()
+            };
+            bindings.into_iter().max_by(|a, b| score(a).total_cmp(&score(b))).into_iter().collect()
+        }
+        _ => bindings.into_iter().filter(|binding| fits(binding)).collect(),
+    }
 }
 
 proptest! {
@@ -241,18 +278,23 @@ proptest! {
     #[test]
     fn routes_agree_with_a_walk_over_all_bindings(
         operations in prop::collection::vec(operation(), 0..120),
-        messages in prop::collection::vec((one_of(&EXCHANGES), one_of(&KEYS), headers()), 1..20),
+        messages in prop::collection::vec(
+            (one_of(&EXCHANGES), prop::collection::vec(one_of(&KEYS), 1..3), headers()), 1..20,
+        ),
     ) {
         let world = World::grown(&operations);
         let mut scratch = RouteScratch::default();
-        for (exchange, key, headers) in messages {
+        for (exchange, keys, headers) in messages {
             let source = Headers(headers.clone());
-            let route = world.replica.route(VHOST, &exchange, key.as_bytes(), &source, &mut scratch);
+            let further_keys: Vec<&[u8]> = keys[1..].iter().map(|key| key.as_bytes()).collect();
+            let (routing_key, further_keys) = (keys[0].as_bytes(), &*further_keys);
+            let message = RoutingData { routing_key, further_keys, headers: &source };
+            let route = world.replica.route(VHOST, &exchange, &message, &mut scratch);
             match world.replica.exchange(VHOST, &exchange) {
                 Some(info) if !info.internal => {
                     prop_assert!(route.is_ok());
                     let expected: Vec<QueueId> =
-                        walk(&world.replica, &exchange, &key, &headers).into_iter().collect();
+                        walk(&world.replica, &exchange, &keys, &headers).into_iter().collect();
                     prop_assert_eq!(&scratch.queues, &expected, "each once, in the order of ids");
                 }
                 _ => prop_assert!(route.is_err()),

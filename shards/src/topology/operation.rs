@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::{HISTORY_LENGTH, QUORUM_DELIVERY_LIMIT};
 use crate::queue::QueueSettings;
 use crate::{Arguments, ConnectionId, Durability, DurableId, QueueId, Value, VhostId};
 
@@ -14,7 +15,7 @@ pub enum Operation {
     DeclareExchange {
         vhost: VhostId,
         name: String,
-        /// `direct`, `fanout`, `topic`, `headers`
+        /// By its name on the wire: see [`ExchangeKind::from_name`].
         kind: String,
         passive: bool,
         durable: bool,
@@ -100,6 +101,25 @@ pub enum ExchangeKind {
     Fanout,
     Topic,
     Headers,
+    /// To one binding, by a hash and the bindings' weights.
+    ConsistentHash,
+    /// To one binding, by a hash and their number.
+    ModulusHash,
+    /// To one binding, by lot.
+    Random,
+    /// To one queue of this node, by lot.
+    LocalRandom,
+    /// To all; a binding to come gets the last messages, too.
+    RecentHistory,
+}
+
+/// What a queue promises (`x-queue-type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueKind {
+    /// `classic`
+    Classic,
+    /// `quorum`: on one node a durable queue, with the rules and defaults of a quorum queue.
+    Quorum,
 }
 
 /// A queue as every replica knows it.
@@ -151,9 +171,21 @@ pub struct Requester {
 }
 
 impl QueueInfo {
-    /// What its arguments ask for.
+    /// What it was declared as.
+    pub fn kind(&self) -> QueueKind {
+        match self.arguments.get("x-queue-type").and_then(Value::as_text) {
+            Some("quorum") => QueueKind::Quorum,
+            _ => QueueKind::Classic,
+        }
+    }
+
+    /// What its arguments ask for, and its type where they say nothing.
     pub fn settings(&self) -> QueueSettings {
-        QueueSettings::from_arguments(&self.arguments)
+        let mut settings = QueueSettings::from_arguments(&self.arguments);
+        if self.kind() == QueueKind::Quorum && !self.arguments.contains_key("x-delivery-limit") {
+            settings.delivery_limit = Some(QUORUM_DELIVERY_LIMIT);
+        }
+        settings
     }
 
     /// One consumer at a time gets messages (`x-single-active-consumer`).
@@ -178,6 +210,12 @@ impl ExchangeInfo {
     pub fn alternate(&self) -> Option<&str> {
         self.arguments.get("alternate-exchange")?.as_text()
     }
+
+    /// How many messages an x-recent-history exchange remembers (`x-recent-history-length`).
+    pub fn history_length(&self) -> usize {
+        let length = self.arguments.get("x-recent-history-length").and_then(Value::as_integer);
+        length.and_then(|length| usize::try_from(length).ok()).unwrap_or(HISTORY_LENGTH)
+    }
 }
 
 impl ExchangeKind {
@@ -188,6 +226,11 @@ impl ExchangeKind {
             "fanout" => ExchangeKind::Fanout,
             "topic" => ExchangeKind::Topic,
             "headers" => ExchangeKind::Headers,
+            "x-consistent-hash" => ExchangeKind::ConsistentHash,
+            "x-modulus-hash" => ExchangeKind::ModulusHash,
+            "x-random" => ExchangeKind::Random,
+            "x-local-random" => ExchangeKind::LocalRandom,
+            "x-recent-history" => ExchangeKind::RecentHistory,
             _ => return None,
         })
     }
@@ -199,6 +242,11 @@ impl ExchangeKind {
             ExchangeKind::Fanout => "fanout",
             ExchangeKind::Topic => "topic",
             ExchangeKind::Headers => "headers",
+            ExchangeKind::ConsistentHash => "x-consistent-hash",
+            ExchangeKind::ModulusHash => "x-modulus-hash",
+            ExchangeKind::Random => "x-random",
+            ExchangeKind::LocalRandom => "x-local-random",
+            ExchangeKind::RecentHistory => "x-recent-history",
         }
     }
 }

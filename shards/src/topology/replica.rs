@@ -186,11 +186,11 @@ impl Topology {
     }
 
     /// How many bindings lead away from an exchange.
-    pub(super) fn bindings_from_count(&self, exchange: ExchangeIndex) -> usize {
+    pub(crate) fn bindings_from_count(&self, exchange: ExchangeIndex) -> usize {
         self.exchange_at(exchange).outgoing.len()
     }
 
-    pub(super) fn exchange_index(&self, vhost: VhostId, name: &str) -> Option<ExchangeIndex> {
+    pub(crate) fn exchange_index(&self, vhost: VhostId, name: &str) -> Option<ExchangeIndex> {
         self.vhost_at(vhost).exchanges.get(name).copied()
     }
 
@@ -226,7 +226,7 @@ impl Topology {
     fn create_exchange(&mut self, info: &Arc<ExchangeInfo>) {
         let index = self.exchanges.insert(Exchange {
             info: Arc::clone(info),
-            table: RoutingTable::new(info.kind),
+            table: RoutingTable::new(info),
             outgoing: FxHashSet::default(),
             incoming: FxHashSet::default(),
         });

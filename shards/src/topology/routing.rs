@@ -9,16 +9,20 @@
 
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
+
 use super::bucket::{BindingIndex, Bucket, Destination, Entry, ExchangeIndex};
 use super::headers_match::HeadersTable;
 use super::replica::Topology;
+use super::spread::{ConsistentHashTable, ModulusTable};
 use super::topic_trie::{TopicScratch, TopicTrie};
-use super::{BindingSpec, ExchangeKind};
+use super::{BindingSpec, ExchangeInfo, ExchangeKind, ReplyAddress};
 use crate::shard::HeaderSource;
 use crate::{Arguments, QueueId, Refusal, RefusalKind, VhostId};
 
 /// Whether a route depends on exchange and routing key alone, so that it may be used again until the
-/// topology's version changes. It does not if a headers exchange was asked.
+/// topology's version changes. It does not if a headers exchange was asked, or one that draws lots, or if
+/// something beside queues wants to have the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cacheable(pub bool);
 
@@ -27,6 +31,10 @@ pub struct Cacheable(pub bool);
 pub struct RouteScratch {
     /// Every destination queue once, in the order of their ids: those of one owner stand together.
     pub queues: Vec<QueueId>,
+    /// Exchanges on the way that keep a history, each once.
+    pub histories: SmallVec<[ExchangeIndex; 1]>,
+    /// Channels that get the message as a direct reply.
+    pub replies: SmallVec<[ReplyAddress; 1]>,
     /// Exchanges met, in the order they are asked.
     exchanges: Vec<ExchangeIndex>,
     /// By exchange: the route that last met it.
@@ -35,9 +43,16 @@ pub struct RouteScratch {
     route: u64,
     topic: TopicScratch,
     headers: Option<Arguments>,
+    /// Draws the lots of x-random and x-local-random.
+    random: fastrand::Rng,
 }
 
 impl RouteScratch {
+    /// An empty one that draws its lots from this seed.
+    pub fn with_seed(seed: u64) -> RouteScratch {
+        RouteScratch { random: fastrand::Rng::with_seed(seed), ..RouteScratch::default() }
+    }
+
     /// Nodes of topic exchanges that were looked at by all routes so far.
     pub fn topic_nodes_visited(&self) -> u64 {
         self.topic.nodes_visited
@@ -45,6 +60,8 @@ impl RouteScratch {
 
     fn begin(&mut self) {
         self.queues.clear();
+        self.histories.clear();
+        self.replies.clear();
         self.exchanges.clear();
         self.headers = None;
         self.route += 1;
@@ -64,9 +81,20 @@ impl RouteScratch {
 }
 
 /// A message, as far as routing looks at it.
-struct Key<'a> {
-    routing_key: &'a [u8],
-    headers: &'a dyn HeaderSource,
+#[derive(Clone, Copy, Debug)]
+pub struct RoutingData<'a> {
+    /// Routing key.
+    pub routing_key: &'a [u8],
+    /// More of them, each as good as the first: the sender's choice (CC, BCC).
+    pub further_keys: &'a [&'a [u8]],
+    /// Headers and properties; read only if an exchange on the way asks.
+    pub headers: &'a dyn HeaderSource,
+}
+
+impl<'a> RoutingData<'a> {
+    fn keys(&self) -> impl Iterator<Item = &'a [u8]> {
+        std::iter::once(self.routing_key).chain(self.further_keys.iter().copied())
+    }
 }
 
 impl Topology {
@@ -82,11 +110,9 @@ impl Topology {
         &self,
         vhost: VhostId,
         exchange: &str,
-        routing_key: &[u8],
-        headers: &dyn HeaderSource,
+        message: &RoutingData<'_>,
         scratch: &mut RouteScratch,
     ) -> Result<Cacheable, Refusal> {
-        scratch.begin();
         let first = self
             .exchange_index(vhost, exchange)
             .ok_or_else(|| Refusal::no_exchange(exchange, self.vhost_name(vhost)))?;
@@ -99,7 +125,7 @@ impl Topology {
                 ),
             ));
         }
-        Ok(self.route_from(vhost, first, Key { routing_key, headers }, scratch))
+        Ok(self.walk(vhost, first, message, scratch))
     }
 
     /// As [`Self::route`], for what the broker itself publishes: internal exchanges take it too, and one
@@ -108,29 +134,32 @@ impl Topology {
         &self,
         vhost: VhostId,
         exchange: &str,
-        routing_key: &[u8],
-        headers: &dyn HeaderSource,
+        message: &RoutingData<'_>,
         scratch: &mut RouteScratch,
     ) {
-        scratch.begin();
-        if let Some(first) = self.exchange_index(vhost, exchange) {
-            self.route_from(vhost, first, Key { routing_key, headers }, scratch);
+        match self.exchange_index(vhost, exchange) {
+            Some(first) => {
+                self.walk(vhost, first, message, scratch);
+            }
+            None => scratch.begin(),
         }
     }
 
-    fn route_from(
+    fn walk(
         &self,
         vhost: VhostId,
         first: ExchangeIndex,
-        key: Key<'_>,
+        message: &RoutingData<'_>,
         scratch: &mut RouteScratch,
     ) -> Cacheable {
-        let mut cacheable = true;
+        scratch.begin();
+        // What is cached is found by the routing key alone.
+        let mut cacheable = message.further_keys.is_empty();
         scratch.meet(first);
         let mut asked = 0;
         while let Some(&exchange) = scratch.exchanges.get(asked) {
             asked += 1;
-            cacheable &= self.ask(vhost, exchange, &key, scratch);
+            cacheable &= self.ask(vhost, exchange, message, scratch);
         }
         if scratch.queues.len() > 1 {
             scratch.queues.sort_unstable();
@@ -139,22 +168,35 @@ impl Topology {
         Cacheable(cacheable)
     }
 
-    /// Adds one exchange's destinations; false if they depend on the headers.
-    fn ask(&self, vhost: VhostId, index: ExchangeIndex, key: &Key<'_>, scratch: &mut RouteScratch) -> bool {
+    /// Adds one exchange's destinations; false if they depend on more than the routing key.
+    fn ask(
+        &self,
+        vhost: VhostId,
+        index: ExchangeIndex,
+        message: &RoutingData<'_>,
+        scratch: &mut RouteScratch,
+    ) -> bool {
         let exchange = self.exchange_at(index);
         if exchange.info.name.is_empty() {
-            let queue = std::str::from_utf8(key.routing_key).ok().and_then(|name| self.queue(vhost, name));
-            scratch.queues.extend(queue.map(|queue| queue.id));
-            return true;
+            for key in message.keys() {
+                match std::str::from_utf8(key).ok().and_then(|name| self.queue(vhost, name)) {
+                    Some(queue) => scratch.queues.push(queue.id),
+                    None => scratch.replies.extend(ReplyAddress::from_name(key)),
+                }
+            }
+            return scratch.replies.is_empty();
         }
-        let found = exchange.table.destinations(key, scratch);
+        let found = exchange.table.destinations(message, scratch);
+        if exchange.info.kind == ExchangeKind::RecentHistory {
+            scratch.histories.push(index);
+        }
         if !found
             && let Some(alternate) = exchange.info.alternate().filter(|name| !name.is_empty())
             && let Some(alternate) = self.exchange_index(vhost, alternate)
         {
             scratch.meet(alternate);
         }
-        !matches!(&exchange.table, RoutingTable::Headers(table) if !table.is_empty())
+        exchange.table.is_cacheable()
     }
 }
 
@@ -166,15 +208,26 @@ pub(super) enum RoutingTable {
     Fanout(Bucket),
     Topic(TopicTrie),
     Headers(HeadersTable),
+    ConsistentHash(ConsistentHashTable),
+    Modulus(ModulusTable),
+    /// One of them, by lot.
+    Random(Bucket),
+    /// All of them; the message is remembered, too.
+    History(Bucket),
 }
 
 impl RoutingTable {
-    pub fn new(kind: ExchangeKind) -> RoutingTable {
-        match kind {
+    pub fn new(exchange: &ExchangeInfo) -> RoutingTable {
+        match exchange.kind {
             ExchangeKind::Direct => RoutingTable::Direct(HashMap::new()),
             ExchangeKind::Fanout => RoutingTable::Fanout(Bucket::default()),
             ExchangeKind::Topic => RoutingTable::Topic(TopicTrie::new()),
             ExchangeKind::Headers => RoutingTable::Headers(HeadersTable::default()),
+            ExchangeKind::ConsistentHash => RoutingTable::ConsistentHash(ConsistentHashTable::new(exchange)),
+            ExchangeKind::ModulusHash => RoutingTable::Modulus(ModulusTable::default()),
+            // The broker is one node: every queue is local.
+            ExchangeKind::Random | ExchangeKind::LocalRandom => RoutingTable::Random(Bucket::default()),
+            ExchangeKind::RecentHistory => RoutingTable::History(Bucket::default()),
         }
     }
 
@@ -186,9 +239,17 @@ impl RoutingTable {
                 Some(bucket) => bucket.add(entry),
                 None => keys.entry(key.into()).or_default().add(entry),
             },
-            RoutingTable::Fanout(bucket) => bucket.add(entry),
+            RoutingTable::Fanout(bucket) | RoutingTable::Random(bucket) | RoutingTable::History(bucket) => {
+                bucket.add(entry)
+            }
             RoutingTable::Topic(trie) => trie.add(key, entry),
             RoutingTable::Headers(table) => table.add(&binding.arguments, entry),
+            RoutingTable::ConsistentHash(table) => table.add(binding, entry),
+            RoutingTable::Modulus(table) => {
+                table.add(binding, entry);
+                // Found by its identity: the positions of others change as it comes and goes.
+                0
+            }
         }
     }
 
@@ -204,37 +265,62 @@ impl RoutingTable {
                 }
                 moved
             }
-            RoutingTable::Fanout(bucket) => bucket.remove(position),
+            RoutingTable::Fanout(bucket) | RoutingTable::Random(bucket) | RoutingTable::History(bucket) => {
+                bucket.remove(position)
+            }
             RoutingTable::Topic(trie) => trie.remove(key, position),
             RoutingTable::Headers(table) => table.remove(position),
+            RoutingTable::ConsistentHash(table) => table.remove(position),
+            RoutingTable::Modulus(table) => {
+                table.remove(binding);
+                None
+            }
+        }
+    }
+
+    /// Another message with the same routing key goes the same way.
+    fn is_cacheable(&self) -> bool {
+        match self {
+            RoutingTable::Direct(_)
+            | RoutingTable::Fanout(_)
+            | RoutingTable::Topic(_)
+            | RoutingTable::Modulus(_) => true,
+            RoutingTable::Headers(table) => table.is_empty(),
+            RoutingTable::ConsistentHash(table) => table.is_cacheable(),
+            RoutingTable::Random(bucket) => bucket.entries().len() < 2,
+            RoutingTable::History(_) => false,
         }
     }
 
     /// Puts the destinations into the scratch; false if there is none.
-    fn destinations(&self, key: &Key<'_>, scratch: &mut RouteScratch) -> bool {
+    fn destinations(&self, message: &RoutingData<'_>, scratch: &mut RouteScratch) -> bool {
         let mut found = false;
         match self {
             RoutingTable::Direct(keys) => {
-                if let Some(bucket) = keys.get(key.routing_key) {
-                    found = true;
-                    take(bucket, scratch);
+                for key in message.keys() {
+                    if let Some(bucket) = keys.get(key) {
+                        found = true;
+                        take(bucket, scratch);
+                    }
                 }
             }
-            RoutingTable::Fanout(bucket) => {
+            RoutingTable::Fanout(bucket) | RoutingTable::History(bucket) => {
                 found = !bucket.is_empty();
                 take(bucket, scratch);
             }
             RoutingTable::Topic(trie) => {
                 // Taken out for the walk, so that the walk can fill the rest of the scratch.
                 let mut topic = std::mem::take(&mut scratch.topic);
-                trie.matches(key.routing_key, &mut topic, |bucket| {
-                    found = true;
-                    take(bucket, scratch);
-                });
+                for key in message.keys() {
+                    trie.matches(key, &mut topic, |bucket| {
+                        found = true;
+                        take(bucket, scratch);
+                    });
+                }
                 scratch.topic = topic;
             }
             RoutingTable::Headers(table) if !table.is_empty() => {
-                let headers = scratch.headers.take().unwrap_or_else(|| key.headers.headers());
+                let headers = scratch.headers.take().unwrap_or_else(|| message.headers.headers());
                 table.matches(&headers, |entry| {
                     found = true;
                     take_one(entry, scratch);
@@ -242,6 +328,21 @@ impl RoutingTable {
                 scratch.headers = Some(headers);
             }
             RoutingTable::Headers(_) => {}
+            RoutingTable::ConsistentHash(table) => {
+                let chosen = table.choose(message, &mut scratch.headers);
+                found = chosen.is_some();
+                chosen.into_iter().for_each(|entry| take_one(entry, scratch));
+            }
+            RoutingTable::Modulus(table) => {
+                let chosen = table.choose(message);
+                found = chosen.is_some();
+                chosen.into_iter().for_each(|entry| take_one(entry, scratch));
+            }
+            RoutingTable::Random(bucket) => {
+                let chosen = scratch.random.choice(bucket.entries());
+                found = chosen.is_some();
+                chosen.into_iter().for_each(|entry| take_one(entry, scratch));
+            }
         }
         found
     }

@@ -17,10 +17,11 @@ use std::sync::Arc;
 
 use super::checks::{self, Named, WantedExchange};
 use super::placement::Placement;
+use super::queue_types::Properties;
 use super::rows::{self, StoreWrite};
 use super::{
-    BindingSpec, Change, DestinationKind, ExchangeInfo, ExchangeKind, Operation, Outcome, QueueInfo,
-    Requester, Topology,
+    BindingSpec, Change, DestinationKind, ExchangeInfo, Operation, Outcome, QueueInfo, Requester, Topology,
+    exchange_checks, queue_types,
 };
 use crate::{Arguments, ConnectionId, DurableId, QueueId, Refusal, RefusalKind, VhostId};
 
@@ -117,8 +118,7 @@ impl Writer {
                     vhost: *vhost,
                     name: checks::stripped(name),
                     passive: *passive,
-                    // An exclusive queue ends with its connection: there is nothing to keep.
-                    durable: *durable && !*exclusive,
+                    durable: *durable,
                     exclusive: *exclusive,
                     auto_delete: *auto_delete,
                     arguments: arguments.clone(),
@@ -191,7 +191,7 @@ impl Writer {
             return Ok(Evaluation::Unchanged(Outcome::Done));
         }
         checks::not_reserved("exchange", &name)?;
-        checks::exchange_arguments(named, arguments)?;
+        exchange_checks::exchange_arguments(named, kind, arguments)?;
         self.create_exchange(ExchangeInfo {
             vhost: *vhost,
             name: name.into(),
@@ -250,10 +250,14 @@ impl Writer {
             if queue.exclusive != owner {
                 return Err(Refusal::locked_queue(&name, vhost_name));
             }
-            checks::same_queue(named, queue, durable, auto_delete, &arguments)?;
+            checks::same_queue(named, queue, durable && !exclusive, auto_delete, &arguments)?;
             return Ok(declared(queue));
         }
+        let properties = Properties { durable, exclusive, auto_delete, server_named: generated };
+        queue_types::checked(named, properties, &arguments)?;
         checks::queue_arguments(named, &arguments)?;
+        // An exclusive queue ends with its connection: there is nothing to keep.
+        let durable = durable && !exclusive;
         let shard = match owner {
             Some(connection) => connection.shard,
             None => self.placement.emptiest(),
@@ -301,9 +305,7 @@ impl Writer {
                 None
             }
         };
-        if source.kind == ExchangeKind::Headers {
-            checks::headers_match(&spec.arguments)?;
-        }
+        exchange_checks::binding(source, &spec, queue.map(Arc::as_ref))?;
         if let Some(queue) = queue {
             self.usable(queue, requester)?;
         }

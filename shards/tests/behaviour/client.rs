@@ -85,12 +85,14 @@ impl Bench {
     }
 
     /// The events of a client that `pick` wants, in order; the others stay.
-    fn take<T>(&mut self, client: Client, pick: impl Fn(&Event) -> Option<T>) -> Vec<T> {
+    pub fn take<T>(&mut self, client: Client, pick: impl Fn(&Event) -> Option<T>) -> Vec<T> {
         let (mut taken, mut rest) = (Vec::new(), Vec::new());
         for (shard, event) in self.events.drain(..) {
             let its = match &event {
                 Event::Deliver { to, .. } | Event::Got { to, .. } | Event::Reply { to, .. } => Some(to),
-                Event::Confirm { to, .. } | Event::Cancelled { to, .. } => Some(to),
+                Event::Confirm { to, .. } | Event::Cancelled { to, .. } | Event::Returned { to, .. } => {
+                    Some(to)
+                }
                 Event::Failed { to, .. } | Event::Held { to, .. } => Some(to),
                 Event::Blocked(_) => None,
             };
@@ -215,7 +217,8 @@ impl Bench {
             body: body.as_bytes(),
         };
         let durability = if properties[1] == 1 { Durability::Fsync } else { Durability::Memory };
-        let publish = Publish { message, durability, mandatory: false, ttl_ms, headers: &NoHeaders };
+        let publish =
+            Publish { message, durability, mandatory: false, ttl_ms, further_keys: &[], headers: &NoHeaders };
         let (kernel, around) = self.world.at(client.shard);
         kernel.publish(around, client.channel, &publish).unwrap();
     }

@@ -244,7 +244,14 @@ impl Clients {
             body: &body,
         };
         let durability = if persistent { Durability::Fsync } else { Durability::Memory };
-        let publish = Publish { message: view, durability, mandatory, ttl_ms: None, headers: &NoHeaders };
+        let publish = Publish {
+            message: view,
+            durability,
+            mandatory,
+            ttl_ms: None,
+            further_keys: &[],
+            headers: &NoHeaders,
+        };
         let (shard, fx) = world.at(at.0);
         let published = shard.publish(fx, id, &publish).expect("both exchanges exist");
         let channel = self.channel(at);
@@ -272,6 +279,7 @@ impl Clients {
             durability: Durability::Memory,
             mandatory: false,
             ttl_ms: None,
+            further_keys: &[],
             headers: &NoHeaders,
         };
         let channel = self.channel(at);
@@ -450,6 +458,7 @@ impl Clients {
                     assert!(last <= channel.published, "nothing is confirmed before it is published");
                     channel.confirmed = last;
                 }
+                Event::Returned { .. } => unreachable!("only direct replies come back late"),
                 Event::Cancelled { to, consumer } => {
                     let channel = self.channel(address(shard, to));
                     channel.consumers.get_mut(&consumer).expect("a known consumer").cancelled = true;

@@ -123,7 +123,8 @@ impl Run<'_> {
         };
         let persistent = properties[1] == 1;
         let durability = if persistent { Durability::Fsync } else { Durability::Memory };
-        let publish = Publish { message, durability, mandatory: false, ttl_ms, headers: &NoHeaders };
+        let publish =
+            Publish { message, durability, mandatory: false, ttl_ms, further_keys: &[], headers: &NoHeaders };
         self.published += 1;
         let (kernel, around) = self.world.at(self.publisher.shard);
         kernel.publish(around, self.publisher.channel, &publish).expect("the default exchange exists");

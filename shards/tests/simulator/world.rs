@@ -8,10 +8,12 @@ use lepus_shards::message::MessageView;
 use lepus_shards::queue::encode_record;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    PropertyFormat, Reply, Returns, Shard, ShardConfig,
+    MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
-use lepus_shards::{Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId};
+use lepus_shards::{
+    Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, Value,
+};
 
 /// Of queues that have no other.
 pub const CONSUMER_TIMEOUT_MS: u64 = 30 * 60 * 1000;
@@ -43,6 +45,10 @@ pub enum Event {
         first: u64,
         last: u64,
         accepted: bool,
+    },
+    Returned {
+        to: Address,
+        body: Vec<u8>,
     },
     Cancelled {
         to: Address,
@@ -97,6 +103,12 @@ impl PropertyFormat for Surroundings {
     fn headers(&self, _properties: &[u8]) -> Arguments {
         Arguments::new()
     }
+    fn property(&self, _properties: &[u8], _property: MessageProperty) -> Option<Value> {
+        None
+    }
+    fn further_keys(&self, _properties: &[u8]) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
     fn priority(&self, properties: &[u8]) -> u8 {
         properties[0]
     }
@@ -149,6 +161,9 @@ impl FrontEnd for Surroundings {
     }
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool) {
         self.events.push(Event::Confirm { to, first, last, accepted });
+    }
+    fn returned(&mut self, to: Address, message: MessageView<'_>) {
+        self.events.push(Event::Returned { to, body: message.body.to_vec() });
     }
     fn consumer_cancelled(&mut self, to: Address, consumer: ConsumerId) {
         self.events.push(Event::Cancelled { to, consumer });

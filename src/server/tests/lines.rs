@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{
-    Address, DeadLetterProperties, Death, FrontEnd, NewConnection, NewConsumer, NoHeaders, PropertyFormat,
-    Publish, Reply, Request, Returns, Shard, Verdict,
+    Address, DeadLetterProperties, Death, FrontEnd, MessageProperty, NewConnection, NewConsumer, NoHeaders,
+    PropertyFormat, Publish, Reply, Request, Returns, Shard, Verdict,
 };
 use lepus_shards::topology::Operation;
-use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, Refusal, VhostId};
+use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, Refusal, Value, VhostId};
 
 use crate::server::{Disposition, Protocol, Surroundings};
 
@@ -93,6 +93,7 @@ fn command(shard: &mut Shard, around: &mut Surroundings<Lines>, slot: u32, line:
                 durability: Durability::Fsync,
                 mandatory: false,
                 ttl_ms: None,
+                further_keys: &[],
                 headers: &NoHeaders,
             };
             shard.publish(around, channel, &publish).unwrap();
@@ -195,6 +196,14 @@ impl PropertyFormat for Lines {
         Arguments::new()
     }
 
+    fn property(&self, _: &[u8], _: MessageProperty) -> Option<Value> {
+        None
+    }
+
+    fn further_keys(&self, _: &[u8]) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
     fn priority(&self, _: &[u8]) -> u8 {
         0
     }
@@ -238,6 +247,10 @@ impl FrontEnd for Lines {
     }
 
     fn confirm(&mut self, _: Address, _: u64, _: u64, _: bool) {}
+
+    fn returned(&mut self, _: Address, _: MessageView<'_>) {
+        unreachable!("nothing is mandatory");
+    }
 
     fn consumer_cancelled(&mut self, _: Address, _: ConsumerId) {}
 

@@ -167,7 +167,8 @@ fn headers_are_parsed_once_and_only_if_an_exchange_asks() {
     let mut scratch = RouteScratch::default();
     let mut route = |broker: &Broker, exchange: &str| {
         let topology = broker.writer.topology();
-        let cacheable = topology.route(VHOST, exchange, b"", &asked, &mut scratch).unwrap();
+        let message = RoutingData { routing_key: b"", further_keys: &[], headers: &asked };
+        let cacheable = topology.route(VHOST, exchange, &message, &mut scratch).unwrap();
         (cacheable.0, scratch.queues.len(), asked.0.get())
     };
     assert_eq!(route(&broker, "amq.fanout"), (true, 1, 0));

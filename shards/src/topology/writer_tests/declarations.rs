@@ -97,10 +97,7 @@ fn the_default_exchange_cannot_be_changed() {
 fn an_unknown_exchange_type_is_406_before_anything_else() {
     let mut broker = Broker::new();
     for name in ["x", "", "amq.direct", "amq.x"] {
-        assert_eq!(
-            broker.refused(&exchange(name, "x-random")),
-            precondition("unknown exchange type 'x-random'")
-        );
+        assert_eq!(broker.refused(&exchange(name, "x-foo")), precondition("unknown exchange type 'x-foo'"));
     }
 }
 
@@ -261,11 +258,9 @@ fn arguments_without_a_feature_behind_them_are_refused_by_name() {
         assert_eq!(kind, RefusalKind::NotImplemented, "{argument}");
         assert!(text.contains(argument), "{text}");
     }
-    for name in ["quorum", "stream"] {
-        let (kind, text) = broker.refused(&queue_with("q", &[("x-queue-type", text(name))]));
-        assert_eq!(kind, RefusalKind::NotImplemented);
-        assert!(text.contains("x-queue-type") && text.contains(name), "{text}");
-    }
+    let (kind, refusal) = broker.refused(&queue_with("q", &[("x-queue-type", text("stream"))]));
+    assert_eq!(kind, RefusalKind::NotImplemented);
+    assert!(refusal.contains("x-queue-type") && refusal.contains("stream"), "{refusal}");
     broker.run(&queue_with("q", &[("x-queue-mode", text("lazy")), ("x-queue-version", Value::I32(2))]));
 }
 

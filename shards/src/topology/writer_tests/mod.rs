@@ -3,6 +3,7 @@
 
 mod bindings;
 mod declarations;
+mod types;
 
 use super::*;
 use crate::shard::NoHeaders;
@@ -169,9 +170,8 @@ impl Broker {
     fn route(&self, exchange: &str, key: &str) -> Result<Vec<String>, String> {
         let mut scratch = RouteScratch::default();
         let topology = self.writer.topology();
-        topology
-            .route(VHOST, exchange, key.as_bytes(), &NoHeaders, &mut scratch)
-            .map_err(|refusal| refusal.text)?;
+        let message = RoutingData { routing_key: key.as_bytes(), further_keys: &[], headers: &NoHeaders };
+        topology.route(VHOST, exchange, &message, &mut scratch).map_err(|refusal| refusal.text)?;
         let mut names: Vec<String> =
             scratch.queues.iter().map(|&id| topology.queue_by_id(id).unwrap().name.to_string()).collect();
         names.sort();

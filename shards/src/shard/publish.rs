@@ -1,0 +1,150 @@
+//! A message on its way in: from a channel of this shard to the owners of its queues.
+//!
+//! Runs on the home of the publishing channel, which routes on its own replica of the topology. The route of
+//! a channel's last message is kept, since most publishers send to one place.
+
+use super::Shard;
+use super::batch::{PeerMessage, Publisher, RecordRef};
+use super::effects::Effects;
+use super::front_end::{Publish, Published};
+use super::outward::Outward;
+use crate::mesh::Lane;
+use crate::topology::RoutingData;
+use crate::{ChannelId, Durability, QueueId, Refusal};
+
+impl Shard {
+    /// Routes a message and sends it to the owners of its queues.
+    ///
+    /// # Errors
+    /// When the exchange does not exist or is internal; nothing has happened then, and no confirm
+    /// number is used.
+    pub fn publish<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        id: ChannelId,
+        publish: &Publish<'_>,
+    ) -> Result<Published, Refusal> {
+        let mut targets = std::mem::take(&mut self.targets);
+        let routed = self.find_targets(id, publish, &mut targets);
+        let routed = routed.map(|beside| match beside {
+            false => self.send_to_owners(fx, id, publish, &targets),
+            true => self.send_beside_owners(fx, id, publish, &targets),
+        });
+        self.targets = targets;
+        self.finish_step(fx);
+        routed
+    }
+
+    /// Leaves the queues of a message in `targets`, those of one owner side by side. True if others than
+    /// queues get it, too: see [`Self::send_beside_owners`].
+    fn find_targets(
+        &mut self,
+        id: ChannelId,
+        publish: &Publish<'_>,
+        targets: &mut Vec<QueueId>,
+    ) -> Result<bool, Refusal> {
+        targets.clear();
+        let version = self.topology.version();
+        let channel = self.home.open_channel_mut(id);
+        let message = &publish.message;
+        if publish.further_keys.is_empty() && channel.route.is_for(version, message) {
+            targets.extend_from_slice(&channel.route.queues);
+            return Ok(false);
+        }
+        let vhost = channel.vhost;
+        let exchange = std::str::from_utf8(message.exchange).map_err(|_| {
+            let name = String::from_utf8_lossy(message.exchange);
+            Refusal::no_exchange(&name, self.topology.vhost_name(vhost))
+        })?;
+        let (key, further_keys, headers) = (message.routing_key, publish.further_keys, publish.headers);
+        let data = RoutingData { routing_key: key, further_keys, headers };
+        let cacheable = self.topology.route(vhost, exchange, &data, &mut self.route)?;
+        targets.extend_from_slice(&self.route.queues);
+        if cacheable.0 {
+            let route = &mut channel.route;
+            route.version = version;
+            route.exchange.clear();
+            route.exchange.extend_from_slice(message.exchange);
+            route.routing_key.clear();
+            route.routing_key.extend_from_slice(key);
+            route.queues.clear();
+            route.queues.extend_from_slice(targets);
+        }
+        Ok(!self.route.histories.is_empty() || !self.route.replies.is_empty())
+    }
+
+    /// Sends a message to its queues and to what is none: the histories of exchanges, and channels that
+    /// wait for a direct reply.
+    #[cold]
+    fn send_beside_owners<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        id: ChannelId,
+        publish: &Publish<'_>,
+        targets: &[QueueId],
+    ) -> Published {
+        self.remember(fx, publish);
+        match self.route.replies.is_empty() {
+            true => self.send_to_owners(fx, id, publish, targets),
+            false => self.send_replies(fx, id, publish, targets),
+        }
+    }
+
+    #[inline(always)]
+    fn send_to_owners<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        id: ChannelId,
+        publish: &Publish<'_>,
+        targets: &[QueueId],
+    ) -> Published {
+        let from = self.publisher(id, || targets.chunk_by(|a, b| a.owner() == b.owner()).count());
+        let record = RecordRef::View(publish.message);
+        self.dispatch(fx, record, targets, publish.durability, publish.ttl_ms, Some(&from));
+        match targets.len() {
+            0 => Published::Unroutable,
+            count => Published::Routed(count as u32),
+        }
+    }
+
+    /// Who publishes this, for those who answer: if the channel wants confirms, the publish is counted, and
+    /// so many have to answer for it.
+    #[inline(always)]
+    pub(super) fn publisher(&mut self, id: ChannelId, answers: impl FnOnce() -> usize) -> Publisher {
+        let mut from = Publisher { home: self.id, channel: id, number: 0 };
+        if let Some(confirms) = self.home.open_channel_mut(id).confirms.as_deref_mut() {
+            from.number = confirms.next();
+            if confirms.publish(answers()) {
+                self.home.confirming.push(id);
+            }
+        }
+        from
+    }
+
+    /// Sends a message to the owners of its queues; those of one owner stand side by side.
+    #[inline(always)]
+    pub(super) fn dispatch<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        record: RecordRef<'_>,
+        targets: &[QueueId],
+        durability: Durability,
+        ttl_ms: Option<u64>,
+        from: Option<&Publisher>,
+    ) {
+        let home = self.id;
+        for queues in targets.chunk_by(|a, b| a.owner() == b.owner()) {
+            let owner = queues[0].owner();
+            if owner == home {
+                let mut out = Outward { shard: home, fx, home: &mut self.home };
+                self.owner.admit(&mut out, record, queues, durability, ttl_ms, from);
+            } else {
+                let batch = fx.outgoing(owner, Lane::Forward);
+                let payload = batch.add_record(record);
+                let queues = batch.add_queues(queues);
+                let from = from.copied();
+                batch.push(PeerMessage::Publish { payload, queues, durability, ttl_ms, from });
+            }
+        }
+    }
+}
