@@ -28,6 +28,11 @@ pub fn columns(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// A figure's name for people: `p99_9` is a percentile with a fraction.
+fn label(name: &str) -> String {
+    name.replace("p99_9", "p99.9").replace('_', " ")
+}
+
 /// A report for people. Counts of what did not happen are left out.
 pub fn write(report: &Report) -> String {
     let mut text = report.workload.to_owned();
@@ -37,7 +42,7 @@ pub fn write(report: &Report) -> String {
     text.push_str(if report.interrupted { " (interrupted)\n" } else { "\n" });
     let shown = report.figures.iter().filter(|figure| figure.unit != Unit::Count || figure.value != 0.0);
     let rows: Vec<Vec<String>> =
-        shown.map(|figure| vec![format!("  {}", figure.name.replace('_', " ")), figure.shown()]).collect();
+        shown.map(|figure| vec![format!("  {}", label(&figure.name)), figure.shown()]).collect();
     text.push_str(&columns(&rows));
     text.push_str(&steps(report));
     for note in &report.notes {
@@ -48,7 +53,7 @@ pub fn write(report: &Report) -> String {
 
 fn steps(report: &Report) -> String {
     let Some(first) = report.steps.first() else { return String::new() };
-    let names = first.figures.iter().map(|figure| figure.name.replace('_', " "));
+    let names = first.figures.iter().map(|figure| label(&figure.name));
     let mut rows = vec![std::iter::once("  step".to_owned()).chain(names).collect::<Vec<_>>()];
     for step in &report.steps {
         let values = step.figures.iter().map(super::Figure::shown);

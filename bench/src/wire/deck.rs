@@ -137,7 +137,8 @@ impl Deck {
     }
 
     /// Number of messages.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub fn messages(&self) -> usize {
         self.ends.len()
     }
 
@@ -247,9 +248,9 @@ mod tests {
     fn each_key_has_the_same_share() {
         let deck = deck(&["a", "b", "c"], "10");
         let messages = messages(&deck.bytes);
-        assert_eq!(messages.len(), deck.len());
+        assert_eq!(messages.len(), deck.messages());
         for key in ["a", "b", "c"] {
-            assert_eq!(messages.iter().filter(|(of, _)| of == key).count() * 3, deck.len());
+            assert_eq!(messages.iter().filter(|(of, _)| of == key).count() * 3, deck.messages());
         }
     }
 
@@ -258,7 +259,7 @@ mod tests {
         let deck = deck(&["a", "b"], "0-20000");
         let (mut place, mut sent, mut stream) = (Place::default(), 0, Vec::new());
         let mut random = fastrand::Rng::with_seed(3);
-        let target = deck.len() as u64 * 2 + 5;
+        let target = deck.messages() as u64 * 2 + 5;
         while sent < target {
             let slice = place.slice(&deck, (target - sent).min(random.u64(1..50)));
             assert!(!slice.is_empty() && slice.len() <= WRITE_BYTES_MAX);
@@ -269,7 +270,7 @@ mod tests {
         assert!(!place.is_within(&deck));
         let messages = messages(&stream);
         assert_eq!(messages.len() as u64, sent);
-        assert!(messages.iter().enumerate().all(|(n, (key, _))| key == ["a", "b"][n % deck.len() % 2]));
+        assert!(messages.iter().enumerate().all(|(n, (key, _))| key == ["a", "b"][n % deck.messages() % 2]));
     }
 
     #[test]
