@@ -1,7 +1,7 @@
 //! The command line: flags to configuration, errors to one line and an exit code.
 //!
-//! Runs on the main thread. Exit codes: 0 done, 1 the broker failed while it ran, 2 it did not start or the
-//! command line is wrong.
+//! Runs on the main thread. Exit codes: 0 done, 1 the broker (or a load run) failed while it ran, 2 it did not start
+//! or the command line is wrong, 130 a load run was interrupted.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -11,6 +11,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use lepus_bench::BenchError;
+use lepus_bench::cli::BenchArgs;
 use thiserror::Error;
 
 use crate::boot::{self, BootError, ServerPlan};
@@ -39,6 +41,8 @@ enum Command {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
+    /// Put load on a broker, Lepus or another, and say what it does and what it costs.
+    Bench(BenchArgs),
 }
 
 const SERVE_HELP: &str = "\
@@ -96,6 +100,8 @@ enum CliError {
     Boot(#[from] BootError),
     #[error(transparent)]
     Check(#[from] CheckError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     #[error("{} is damaged in {damage} places", path.display())]
     Damaged { path: PathBuf, damage: usize },
 }
@@ -116,6 +122,11 @@ pub fn run<E: Display>(
         Err(error) => return fail(&CliError::Usage(usage_line(&error))),
     };
     let result = match command_line.command {
+        Command::Bench(args) => match lepus_bench::cli::run(&args) {
+            // After a signal it is not 0, though there are figures.
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error.into()),
+        },
         Command::Serve(args) => serve(&args, environment.into_iter().collect(), server),
         Command::Config(ConfigArgs { check: Some(path), .. }) => check(&path),
         Command::Config(ConfigArgs { check: None, .. }) => {
@@ -216,7 +227,9 @@ fn fail(error: &CliError) -> ExitCode {
 fn exit_code(error: &CliError) -> u8 {
     match error {
         CliError::Boot(error) => error.exit_code(),
-        CliError::Damaged { .. } => 1,
+        CliError::Bench(error) if error.is_usage() => 2,
+        CliError::Bench(BenchError::Interrupted) => lepus_bench::stop::INTERRUPTED_EXIT,
+        CliError::Damaged { .. } | CliError::Bench(_) => 1,
         CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) => 2,
     }
 }
