@@ -13,7 +13,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use thiserror::Error;
 
-use crate::boot::{self, BootError, ServerPlan};
+use crate::boot::{self, BootError, ServerPlan, Supervisor};
 use crate::check_store::{CheckError, check_store};
 use crate::config::{Assignment, Config, ConfigError, FILE_VARIABLE, Sources};
 
@@ -135,9 +135,9 @@ fn serve<E: Display>(
     environment: Vec<(OsString, OsString)>,
     server: impl FnOnce(ServerPlan) -> Result<(), E>,
 ) -> Result<(), CliError> {
-    let config = configure(args, environment)?;
+    let config = configure(args, environment.clone())?;
     start_logging(&config);
-    Ok(boot::serve(&config, server)?)
+    Ok(boot::serve(&config, &Supervisor::of_environment(&environment), server)?)
 }
 
 fn configure(args: &ServeArgs, environment: Vec<(OsString, OsString)>) -> Result<Config, ConfigError> {

@@ -49,6 +49,7 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
         consumer_timeout_ms: settings.consumer_timeout_ms,
         write_stall_timeout_ms: settings.write_stall_timeout_ms,
         shutdown: plan.shutdown,
+        pulse: plan.pulse,
         on_ready: plan.on_ready,
     };
     let authenticate = Arc::new(Credentials {
