@@ -23,3 +23,4 @@ mod lifecycle;
 mod prefetch;
 mod queues;
 mod replies;
+mod supervisor;
