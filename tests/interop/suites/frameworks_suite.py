@@ -58,7 +58,7 @@ def spring_a_template_sends_and_receives_over_direct_reply_to():
         # AnonymousQueue
         queue = f"spring.gen-{queue_name()}"
         queues.append(queue)
-        arguments = {"x-queue-master-locator": "client-local"}
+        arguments = {"x-queue-leader-locator": "client-local"}
         answering.queue_declare(queue, exclusive=True, auto_delete=True, arguments=arguments)
         requests = Inbox(answering, queue)
         replies = Inbox(asking, "amq.rabbitmq.reply-to", auto_ack=True)
