@@ -15,6 +15,10 @@ pub const SPARE_BATCHES_MAX: usize = 16;
 /// Accepted connections on their way to one shard.
 pub const HANDOVERS_MAX: usize = 256;
 
+/// Settlements that wait for the log when a queue's remains are not carried off any further: some commits'
+/// worth. Each has an entry in the unacked index until it is written.
+pub const WAITING_SETTLEMENTS_MAX: usize = 16 * 1024;
+
 /// How often the clock's work is looked at while a shard is busy, and while nothing has happened.
 pub const TICK_BUSY: Duration = Duration::from_millis(10);
 /// See [`TICK_BUSY`].

@@ -233,7 +233,7 @@ impl<P: Protocol> Worker<P> {
             Some(log) => match log.poll(now_ms) {
                 Ok(frontier) => {
                     let (backlog_bytes, short_of_space) = (log.backlog_bytes(), log.short_of_space());
-                    self.shard.note_log(backlog_bytes, short_of_space);
+                    self.shard.note_log(backlog_bytes, log.is_behind_with_settlements(), short_of_space);
                     frontier
                 }
                 Err(failed) => return self.drain.fail(failed.to_string()),

@@ -409,11 +409,11 @@ impl Shard {
         }
     }
 
-    /// What the log has: bytes that wait to be written count as memory, and while the disk has no space,
-    /// nothing may be published.
-    pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
+    /// What the log has: bytes that wait to be written count as memory; while it is `behind`, no long queue's
+    /// remains are carried off; and while the disk has no space, nothing may be published.
+    pub fn note_log(&mut self, backlog_bytes: u64, behind: bool, short_of_space: bool) {
         // Histories are memory that the owner does not count.
-        self.owner.note_log(backlog_bytes + self.histories.bytes(), short_of_space);
+        self.owner.note_log(backlog_bytes + self.histories.bytes(), behind, short_of_space);
         if let Some(control) = &mut self.control {
             control.note_space(short_of_space);
         }

@@ -131,6 +131,8 @@ pub(super) struct Owner {
     durability: Durability,
     pressed: bool,
     log_backlog_bytes: u64,
+    /// It has more settlements to write than it can at once.
+    log_is_behind: bool,
     short_of_space: bool,
 }
 
@@ -174,6 +176,7 @@ impl Owner {
             durability,
             pressed: false,
             log_backlog_bytes: 0,
+            log_is_behind: false,
             short_of_space: false,
         }
     }
@@ -187,8 +190,9 @@ impl Owner {
         self.store.bytes() + self.deadlines.bytes() + self.outside_bytes
     }
 
-    pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
-        (self.log_backlog_bytes, self.short_of_space) = (backlog_bytes, short_of_space);
+    pub fn note_log(&mut self, backlog_bytes: u64, behind: bool, short_of_space: bool) {
+        (self.log_backlog_bytes, self.log_is_behind) = (backlog_bytes, behind);
+        self.short_of_space = short_of_space;
     }
 
     /// Some: the shard has just gone over its memory budget (true) or come back under it (false).

@@ -104,8 +104,12 @@ impl Owner {
         !self.rubble.is_empty()
     }
 
-    /// Frees what purged and deleted queues have left, a slice at a time. True if more is left.
+    /// Frees what purged and deleted queues have left, a slice at a time, and not faster than the log takes
+    /// it. True if more is left.
     pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
+        if self.log_is_behind {
+            return !self.rubble.is_empty();
+        }
         let Some(Rubble { durable_id, entries, .. }) = self.rubble.front_mut() else { return false };
         let (durable_id, store) = (*durable_id, &mut self.store);
         let done = entries.demolish(RUBBLE_BLOCKS_PER_STEP, |kept| released(store, out.fx, kept, durable_id));
