@@ -48,6 +48,8 @@ pub struct Queue {
     pub paged_to: u64,
     /// When it was last declared, read or consumed from; for `x-expires`.
     pub last_used_ms: u64,
+    /// When it is looked at whether it has been unused for too long; an earlier deadline is an old one.
+    pub expiry_at_ms: u64,
     /// What it is asked to do.
     pub settings: QueueSettings,
     /// Bytes of the bodies of ready messages; counted only for a queue that has a bound on them.
@@ -59,6 +61,13 @@ impl Queue {
     /// priorities, which are in the record, and not with a bound in bytes.
     pub fn is_pageable(&self) -> bool {
         !self.entries.has_levels() && self.settings.bound.is_none_or(|bound| bound.bytes.is_none())
+    }
+
+    /// A ready message is back in memory. Only a queue that has got its bound in bytes since counts it.
+    pub fn count_paged_in(&mut self, body_bytes: u64) {
+        if self.settings.bound.is_some_and(|bound| bound.bytes.is_some()) {
+            self.ready_bytes += body_bytes;
+        }
     }
 
     /// There is a message, somebody may be able to take one, and none is being waited for.

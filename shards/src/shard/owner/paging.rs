@@ -150,6 +150,7 @@ impl Owner {
                 Loaded::Record(record) => {
                     let message = self.store.page_in(Record::from_bytes(record.into()), name);
                     queue.entries.page_in(position, message);
+                    queue.count_paged_in(self.store.body_bytes(message));
                     return true;
                 }
                 Loaded::Later => {
@@ -180,6 +181,7 @@ impl Owner {
             Loaded::Record(record) => {
                 let message = self.store.page_in(Record::from_bytes(record.into()), name);
                 queue.entries.page_in(position, message);
+                queue.count_paged_in(self.store.body_bytes(message));
                 true
             }
             Loaded::Later => {
