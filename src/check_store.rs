@@ -98,10 +98,10 @@ pub fn check_store(path: &Path) -> Result<Findings, CheckError> {
         let index = UnackedIndex::open(&directory, shard)?;
         let noted: BTreeMap<_, _> =
             index.entries().map(|entry| ((entry.sequence, entry.queue), entry)).collect();
-        for message in &recovered.messages {
+        let counted = recovered.each_live(&files, |message| {
             let note = noted.get(&(message.sequence, message.queue));
             if note.is_some_and(|note| note.settled) {
-                continue;
+                return;
             }
             match names.get(&message.queue) {
                 Some(name) => {
@@ -111,14 +111,15 @@ pub fn check_store(path: &Path) -> Result<Findings, CheckError> {
                 }
                 None => orphans += 1,
             }
-        }
+        });
+        counted.map_err(|gone| unreadable(io::Error::other(gone)))?;
         let commits: u64 = recovered.segments.iter().map(|segment| segment.commits).sum();
         let bytes: u64 = recovered.segments.iter().map(|segment| segment.used_bytes).sum();
         let _ = writeln!(
             findings.text,
             "shard {shard}: {} segments, {commits} commits, {bytes} bytes, {} messages",
             recovered.segments.len(),
-            recovered.messages.chunk_by(|one, other| one.sequence == other.sequence).count()
+            recovered.live()
         );
         for damage in &recovered.damage {
             let _ = writeln!(findings.text, "shard {shard}: DAMAGED: {damage}");

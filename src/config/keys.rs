@@ -108,6 +108,12 @@ keys! {
     "segment_mib" segment_mib: u64 = 64,
         "an integer from 1 to 1024", if |n| (1..=1024).contains(n);
 
+    /// How long a write to the disk may wait for more messages to go out with it, in milliseconds. At 0 the
+    /// next write begins when the last one is done, which groups messages too. More makes confirms later and
+    /// writes fewer: for disks that are slow at many small writes.
+    "commit_delay_max_ms" commit_delay_max_ms: u64 = 0,
+        "an integer from 0 to 1000", if |n| *n <= 1000;
+
     /// Free space on the disk of `data_dir`, in MiB, below which publishers are blocked until there is
     /// more.
     "disk_free_limit_mib" disk_free_limit_mib: u64 = 256,

@@ -34,6 +34,7 @@ impl Config {
             memory_per_shard_bytes: budget / shards.max(1) as u64,
             durability: self.durability,
             segment_bytes: self.segment_mib << 20,
+            commit_delay_max_ms: self.commit_delay_max_ms,
             disk_free_limit_bytes: self.disk_free_limit_mib << 20,
             handshake_timeout_ms: self.handshake_timeout_ms,
             consumer_timeout_ms: self.consumer_timeout_ms,

@@ -29,6 +29,8 @@ pub struct Settings {
     pub durability: Durability,
     /// Size of a file of a shard's log, in bytes.
     pub segment_bytes: u64,
+    /// How long a commit waits for more to go out with it; 0 is not at all.
+    pub commit_delay_max_ms: u64,
     /// Free bytes on the disk of the data directory below which publishers are blocked.
     pub disk_free_limit_bytes: u64,
     /// How long a connection may take from accept to `connection.open`.

@@ -67,7 +67,8 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
 fn log_settings(settings: &Settings) -> LogSettings {
     let sync = settings.durability == config::Durability::Fsync;
     let (segment_bytes, free_limit_bytes) = (settings.segment_bytes, settings.disk_free_limit_bytes);
-    LogSettings { sync, segment_bytes, free_limit_bytes }
+    let commit_delay_max_ms = settings.commit_delay_max_ms;
+    LogSettings { sync, segment_bytes, free_limit_bytes, commit_delay_max_ms }
 }
 
 fn durability(configured: config::Durability) -> Durability {

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lepus_shards::mesh::{Bell, Mesh, MeshPort};
 use lepus_shards::runtime::{
@@ -296,6 +296,9 @@ async fn pump<P: Protocol>(home: Rc<Home<P>>) {
         for connection in turn.write_blocked {
             spawn(connection::write_when_possible(Rc::clone(&home), connection));
         }
+        if let Some(due_in) = turn.due_in {
+            spawn(wake_after(due_in, Rc::clone(&home)));
+        }
         if turn.ended {
             return;
         }
@@ -309,6 +312,11 @@ async fn pump<P: Protocol>(home: Rc<Home<P>>) {
             home.wake.notified().await;
         }
     }
+}
+
+async fn wake_after<P: Protocol>(time: Duration, home: Rc<Home<P>>) {
+    sleep(time).await;
+    home.wake.notify();
 }
 
 async fn answer_bell<P: Protocol>(waiter: DoorbellWaiter, home: Rc<Home<P>>) {

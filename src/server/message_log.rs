@@ -72,41 +72,43 @@ impl MessageLog {
         let LogSeed { directory, options, recovered, mut index, free_limit_bytes } = seed;
         let disk = UringDisk::open(&directory, UringOptions::default())?;
         disk.register_eventfd(doorbell)?;
-        info!(shard = options.shard, writes = %disk.method(), messages = recovered.messages.len(), "log opened");
-        let mut log = ShardLog::new(disk, options, &recovered);
+        info!(shard = options.shard, writes = %disk.method(), messages = recovered.live(), "log opened");
         let (now_ms, noted) = (unix_ms(), index_by_message(&index));
         // What the log and the index agree on stays noted; the rest is of messages that are gone.
         let mut kept = FxHashSet::default();
         let mut records = Records { directory: &directory, last: None };
-        for message in recovered.messages {
+        let mut gone = Vec::new();
+        let files = DirectoryFiles { directory: &directory, summaries: true };
+        let read = recovered.each_live(&files, |message| {
             let name = (message.sequence, message.queue);
             let note = noted.get(&name);
             if note.is_some() {
                 kept.insert(name);
             }
-            match queues.get(&DurableId(message.queue)) {
-                Some(&queue) if note.is_none_or(|note| !note.settled) => {
-                    let record = with_records.contains(&queue).then(|| records.read(&message)).flatten();
-                    if record.is_none() && with_records.contains(&queue) {
-                        error!(queue = ?queue, "a message cannot be read back from the log and is lost");
-                        log.settle(message.sequence, message.queue);
-                        continue;
-                    }
-                    restore(Restored {
-                        message: message.sequence,
-                        queue,
-                        returns: note.map_or(0, |note| note.deliveries),
-                        ttl_ms: message.ttl_ms.map(|ttl_ms| ttl_ms.get()),
-                        age_ms: now_ms.saturating_sub(message.published_ms),
-                        record,
-                    });
-                }
-                _ => {
-                    log.settle(message.sequence, message.queue);
-                    index.settled(message.sequence, message.queue);
-                    kept.insert(name);
-                }
+            let queue = queues.get(&DurableId(message.queue));
+            let Some(&queue) = queue.filter(|_| note.is_none_or(|note| !note.settled)) else {
+                return gone.push(name);
+            };
+            let record = with_records.contains(&queue).then(|| records.read(message)).flatten();
+            if record.is_none() && with_records.contains(&queue) {
+                error!(queue = ?queue, "a message cannot be read back from the log and is lost");
+                return gone.push(name);
             }
+            restore(Restored {
+                message: message.sequence,
+                queue,
+                returns: note.map_or(0, |note| note.deliveries),
+                ttl_ms: message.ttl_ms.map(|ttl_ms| ttl_ms.get()),
+                age_ms: now_ms.saturating_sub(message.published_ms),
+                record,
+            });
+        });
+        read.map_err(std::io::Error::other)?;
+        let mut log = ShardLog::new(disk, options, recovered);
+        for name @ (sequence, queue) in gone {
+            log.settle(sequence, queue);
+            index.settled(sequence, queue);
+            kept.insert(name);
         }
         index.retain(|entry| kept.contains(&(entry.sequence, entry.queue)));
         Ok(MessageLog {
@@ -145,10 +147,8 @@ impl MessageLog {
     }
 
     pub fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
-        let spilled = self.log.is_spilled(message);
-        let queue = queue.filter(|_| !spilled).map_or(NOBODY, |queue| queue.0);
-        self.log.settle(message, queue);
-        if !spilled {
+        let queue = queue.map_or(NOBODY, |queue| queue.0);
+        if self.log.settle(message, queue) {
             self.index.settled(message, queue);
         }
     }
@@ -192,6 +192,11 @@ impl MessageLog {
     /// A commit is about to be done: looking at it again costs less than sleeping until it is.
     pub fn is_about_to_commit(&self) -> bool {
         self.writing.is_some_and(|(_, since)| since.elapsed() < COMMIT_SPIN)
+    }
+
+    /// When the log is to be polled for a commit that is being held back, if there is one.
+    pub fn commit_due_ms(&self) -> Option<u64> {
+        self.log.commit_due_ms()
     }
 
     /// Bytes that wait to be written.
@@ -273,6 +278,8 @@ pub(super) struct LogSettings {
     pub segment_bytes: u64,
     /// Free bytes of the file system below which nothing is published.
     pub free_limit_bytes: u64,
+    /// How long a commit waits for more to go out with it.
+    pub commit_delay_max_ms: u64,
 }
 
 impl LogSettings {
@@ -285,6 +292,7 @@ impl LogSettings {
             segment_bytes: self.segment_bytes.max(SEGMENT_BYTES_MIN),
             commit_bytes,
             sync: self.sync,
+            commit_delay_max_ms: self.commit_delay_max_ms,
         }
     }
 }

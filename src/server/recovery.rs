@@ -156,9 +156,10 @@ fn move_strays(
     queues: &FxHashMap<DurableId, QueueId>,
     logs: &[ReadLog],
 ) -> Result<bool, LogError> {
+    // A queue whose messages have all been settled counts too; that is rare, and looked at more closely then.
     let none_astray = logs
         .iter()
-        .all(|log| log.recovered.messages.iter().all(|row| elsewhere(log, queues, row.queue).is_none()));
+        .all(|log| log.recovered.queues.iter().all(|&queue| elsewhere(log, queues, queue).is_none()));
     let obsolete = logs.iter().filter(|log| log.shard >= shards);
     if none_astray && obsolete.clone().next().is_none() {
         return Ok(false);
@@ -192,17 +193,16 @@ fn move_strays_of(
 ) -> Result<(), LogError> {
     let index = UnackedIndex::open(&log.directory, log.shard as u32)?;
     let noted: HashMap<_, _> = index.entries().map(|entry| ((entry.sequence, entry.queue), entry)).collect();
-    let files = DirectoryFiles { directory: &log.directory, summaries: false };
-    let mut rows: Vec<&LiveMessage> =
-        log.recovered.messages.iter().filter(|row| elsewhere(log, queues, row.queue).is_some()).collect();
+    let mut rows = selected(log, &log.recovered, |row| elsewhere(log, queues, row.queue).is_some())?;
     rows.sort_by_key(|row| (row.segment, row.sequence));
+    let files = DirectoryFiles { directory: &log.directory, summaries: false };
     for in_segment in rows.chunk_by(|one, other| one.segment == other.segment) {
         let bytes = files
             .segment(in_segment[0].segment)
             .map_err(|source| LogError::Io { path: log.directory.clone(), source })?;
         let mut to: HashMap<usize, Vec<Stray>> = HashMap::new();
         for rows in in_segment.chunk_by(|one, other| one.sequence == other.sequence) {
-            let Some(content) = find_content(&bytes, rows[0]) else {
+            let Some(content) = find_content(&bytes, &rows[0]) else {
                 let (segment, sequence) = (rows[0].segment, rows[0].sequence);
                 error!(directory = %log.directory.display(), segment, sequence, "a message cannot be read back and is lost");
                 continue;
@@ -233,6 +233,19 @@ fn move_strays_of(
     Ok(())
 }
 
+/// The live messages of a log that are wanted.
+fn selected(
+    log: &ReadLog,
+    recovered: &Recovered,
+    wanted: impl Fn(&LiveMessage) -> bool,
+) -> Result<Vec<LiveMessage>, LogError> {
+    let mut rows = Vec::new();
+    let files = DirectoryFiles { directory: &log.directory, summaries: true };
+    let read = recovered.each_live(&files, |row| rows.extend(wanted(row).then_some(*row)));
+    read.map_err(|gone| LogError::Io { path: log.directory.clone(), source: io::Error::other(gone) })?;
+    Ok(rows)
+}
+
 /// The shard that owns this queue, if it is not the log's.
 fn elsewhere(log: &ReadLog, queues: &FxHashMap<DurableId, QueueId>, durable: u64) -> Option<usize> {
     let owner = queues.get(&DurableId(durable))?.owner().index();
@@ -247,8 +260,13 @@ fn append_strays(
 ) -> Result<(), LogError> {
     let mut index = UnackedIndex::open(&log.directory, log.shard as u32)?;
     let files = DirectoryFiles { directory: &log.directory, summaries: false };
-    with_log(log, epoch, settings, |running, there| {
-        let there = copies_of(strays, there, &files);
+    let sought: HashSet<(u64, u64)> = strays
+        .iter()
+        .flat_map(|stray| stray.queues.iter().map(|&(queue, _)| (queue, stray.published_ms)))
+        .collect();
+    let may_be_copy = |row: &LiveMessage| sought.contains(&(row.queue, row.published_ms));
+    with_log(log, epoch, settings, may_be_copy, |running, there| {
+        let there = contents_of(there, &files);
         let mut moved = 0;
         for Stray { published_ms, ttl_ms, content, queues } in strays {
             let mut new = queues.clone();
@@ -267,18 +285,8 @@ fn append_strays(
     })
 }
 
-/// Which of these messages an earlier attempt has brought here: queue, time and content.
-fn copies_of(
-    strays: &[Stray],
-    there: &[LiveMessage],
-    files: &DirectoryFiles<'_>,
-) -> HashSet<(u64, u64, Box<[u8]>)> {
-    let sought: HashSet<(u64, u64)> = strays
-        .iter()
-        .flat_map(|stray| stray.queues.iter().map(|&(queue, _)| (queue, stray.published_ms)))
-        .collect();
-    let mut rows: Vec<&LiveMessage> =
-        there.iter().filter(|row| sought.contains(&(row.queue, row.published_ms))).collect();
+/// These messages as an earlier attempt may have brought them here: queue, time and content.
+fn contents_of(mut rows: Vec<LiveMessage>, files: &DirectoryFiles<'_>) -> HashSet<(u64, u64, Box<[u8]>)> {
     rows.sort_by_key(|row| row.segment);
     let mut copies = HashSet::new();
     for in_segment in rows.chunk_by(|one, other| one.segment == other.segment) {
@@ -298,19 +306,22 @@ fn settle_strays(
     settings: &LogSettings,
     queues: &FxHashMap<DurableId, QueueId>,
 ) -> Result<(), LogError> {
-    with_log(log, epoch, settings, |running, there| {
-        for row in there.iter().filter(|row| elsewhere(log, queues, row.queue).is_some()) {
+    let is_stray = |row: &LiveMessage| elsewhere(log, queues, row.queue).is_some();
+    with_log(log, epoch, settings, is_stray, |running, strays| {
+        for row in strays {
             running.settle(row.sequence, row.queue);
         }
     })
 }
 
-/// Opens a log, changes it, and waits until that is on disk.
+/// Opens a log, changes it with a view to those of its messages that are wanted, and waits until that is
+/// on disk.
 fn with_log(
     log: &ReadLog,
     epoch: u32,
     settings: &LogSettings,
-    change: impl FnOnce(&mut ShardLog<UringDisk>, &[LiveMessage]),
+    wanted: impl Fn(&LiveMessage) -> bool,
+    change: impl FnOnce(&mut ShardLog<UringDisk>, Vec<LiveMessage>),
 ) -> Result<(), LogError> {
     let io = |source| LogError::Io { path: log.directory.clone(), source };
     // Read again: this may be the second change.
@@ -319,8 +330,9 @@ fn with_log(
     let recovered = recover(log.shard as u32, &segments, &files)
         .map_err(|source| LogError::Recovery { path: log.directory.clone(), source })?;
     let disk = UringDisk::open(&log.directory, UringOptions::default()).map_err(io)?;
-    let mut running = ShardLog::new(disk, settings.options(log.shard as u32, epoch), &recovered);
-    change(&mut running, &recovered.messages);
+    let rows = selected(log, &recovered, wanted)?;
+    let mut running = ShardLog::new(disk, settings.options(log.shard as u32, epoch), recovered);
+    change(&mut running, rows);
     running.flush();
     loop {
         running.poll(0)?;

@@ -13,7 +13,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lepus_shards::mesh::MeshPort;
 use lepus_shards::runtime::{Doorbell, Listener, Notify, Socket};
@@ -61,6 +61,8 @@ pub(super) struct Turn {
     pub arrived: Vec<Rc<Connection>>,
     /// Connections whose sockets take no more output for now.
     pub write_blocked: Vec<Rc<Connection>>,
+    /// A turn is due after this time, whether or not anything happens.
+    pub due_in: Option<Duration>,
     /// The broker has stopped.
     pub ended: bool,
 }
@@ -94,6 +96,8 @@ pub(super) struct Worker<P> {
     active: bool,
     /// The clock's work was too much for one step.
     more_due: bool,
+    /// The last held back commit for which a wake-up was asked.
+    commit_due_ms: u64,
 }
 
 impl<P: Protocol> Home<P> {
@@ -119,6 +123,7 @@ impl<P: Protocol> Home<P> {
             listeners: Vec::new(),
             active: false,
             more_due: false,
+            commit_due_ms: 0,
         };
         Rc::new(Home { worker: RefCell::new(worker), wake, doorbell: parts.doorbell })
     }
@@ -156,10 +161,18 @@ impl<P: Protocol> Worker<P> {
         let (mut written, mut about_to_commit) = (true, false);
         if let Some(log) = &self.around.log {
             (written, about_to_commit) = (log.is_idle(), log.is_about_to_commit());
+            turn.due_in = self.commit_due_in();
         }
         turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals() || about_to_commit;
         turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty() && written);
         turn
+    }
+
+    /// When a commit that is being held back is to begin, if no turn is due then already.
+    fn commit_due_in(&mut self) -> Option<Duration> {
+        let due_ms = self.around.log.as_ref()?.commit_due_ms()?;
+        let known = std::mem::replace(&mut self.commit_due_ms, due_ms) == due_ms;
+        (!known).then(|| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
     }
 
     /// Whether the pump may sleep; if so, whoever has something for this shard wakes it.

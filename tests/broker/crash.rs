@@ -10,11 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use lepus_storage::log::{DirectoryFiles, list_segments, recover};
 use lepus_tests::process::DataDir;
 use lepus_tests::wire::{method_frame, publish_frames};
 use lepus_tests::{Arguments, Broker, Event, Method, Properties, Setup, Wire};
 
-const QUEUES: [&str; 3] = ["crash.a", "crash.b", "crash.c"];
+const QUEUES: [&str; 4] = ["crash.a", "crash.b", "crash.c", COLD];
+/// Nobody consumes from this one.
+const COLD: &str = "crash.cold";
 const FANOUT: &str = "crash.fanout";
 /// Publishes that may be unconfirmed.
 const WINDOW: u64 = 100;
@@ -73,6 +76,7 @@ struct Publisher {
     exchange: &'static str,
     queues: &'static [usize],
     sizes: &'static [usize],
+    window: u64,
 }
 
 impl Publisher {
@@ -84,7 +88,12 @@ impl Publisher {
     ) -> Self {
         let mut wire = broker.channel();
         wire.select_confirms(1);
-        Publisher { wire, exchange, queues, sizes }
+        Publisher { wire, exchange, queues, sizes, window: WINDOW }
+    }
+
+    /// Few messages, spread over many segments.
+    fn one_by_one(self) -> Publisher {
+        Publisher { window: 1, ..self }
     }
 
     /// Publishes until the broker is gone.
@@ -92,7 +101,7 @@ impl Publisher {
         let (mut sent, mut confirmed): (Vec<u64>, u64) = (Vec::new(), 0);
         let key = if self.exchange.is_empty() { QUEUES[self.queues[0]] } else { "" };
         loop {
-            while (sent.len() as u64) < confirmed + WINDOW {
+            while (sent.len() as u64) < confirmed + self.window {
                 let message = book.next.fetch_add(1, Ordering::Relaxed);
                 let body = body(message, self.sizes[message as usize % self.sizes.len()]);
                 let properties = Properties::persistent();
@@ -188,17 +197,15 @@ fn declare(wire: &mut Wire) {
     wire.call(1, durable_exchange);
     for queue in QUEUES {
         wire.declare(1, queue);
-        wire.bind(1, queue, FANOUT, "", &Arguments::new());
+        if queue != COLD {
+            wire.bind(1, queue, FANOUT, "", &Arguments::new());
+        }
     }
 }
 
 /// One life: clients at work, and a kill in the middle of it.
-fn life(broker: Broker, book: &Book, ms: u64) -> DataDir {
-    let publishers = [
-        Publisher::new(&broker, "", &[0], &[10, 3_000, 100, 20_000]),
-        Publisher::new(&broker, FANOUT, &[0, 1, 2], &[10, 500, 40_000]),
-        Publisher::new(&broker, "", &[1], &[100, 100, 300_000, 5 << 20]),
-    ];
+fn life(broker: Broker, book: &Book, ms: u64, publishers: impl Fn(&Broker) -> Vec<Publisher>) -> DataDir {
+    let publishers = publishers(&broker);
     let consumers = [0, 0, 1, 2].map(|queue| Consumer::new(&broker, queue));
     thread::scope(|scope| {
         publishers.into_iter().for_each(|publisher| drop(scope.spawn(move || publisher.run(book))));
@@ -230,17 +237,23 @@ fn balance(broker: &Broker, book: Book) {
     assert!(confirmed > 1000, "hardly anything happened");
 }
 
-#[test]
-fn nothing_confirmed_is_lost_and_nothing_acked_comes_back_however_often_it_is_killed() {
+/// Lives of a broker with these publishers, with a balance after every tenth; `after_life` sees what each life
+/// leaves behind. False if the broker under test is not ours to kill.
+fn lives(
+    setup: impl Fn() -> Setup,
+    publishers: impl Fn(&Broker) -> Vec<Publisher>,
+    after_life: impl Fn(&DataDir),
+) -> bool {
     const LIVES_PER_BOOK: u64 = 10;
     let lives: u64 = std::env::var("LEPUS_CRASH_LIVES").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
-    let Some(mut broker) = Broker::own(Setup::new()) else { return };
+    let Some(mut broker) = Broker::own(setup()) else { return false };
     declare(&mut broker.channel());
     let mut book = Book::default();
     for life_number in 1..=lives {
         // From hardly started to well under way.
-        let data = life(broker, &book, 1 + (life_number * 137) % 700);
-        broker = Setup::new().start_in(data);
+        let data = life(broker, &book, 1 + (life_number * 137) % 700, &publishers);
+        after_life(&data);
+        broker = setup().start_in(data);
         if life_number % LIVES_PER_BOOK == 0 || life_number == lives {
             let next = AtomicU64::new(book.next.load(Ordering::Relaxed));
             let done = std::mem::replace(&mut book, Book { next, ..Book::default() });
@@ -248,4 +261,57 @@ fn nothing_confirmed_is_lost_and_nothing_acked_comes_back_however_often_it_is_ki
         }
     }
     broker.stop();
+    true
+}
+
+#[test]
+fn nothing_confirmed_is_lost_and_nothing_acked_comes_back_however_often_it_is_killed() {
+    let publishers = |broker: &Broker| {
+        vec![
+            Publisher::new(broker, "", &[0], &[10, 3_000, 100, 20_000]),
+            Publisher::new(broker, FANOUT, &[0, 1, 2], &[10, 500, 40_000]),
+            Publisher::new(broker, "", &[1], &[100, 100, 300_000, 5 << 20]),
+        ]
+    };
+    lives(Setup::new, publishers, |_| {});
+}
+
+/// Messages that stay lie between such that go, so that segments are emptied into new ones all the time.
+#[test]
+fn nor_is_it_when_it_is_killed_while_sparse_segments_are_compacted() {
+    let publishers = |broker: &Broker| {
+        vec![
+            Publisher::new(broker, "", &[3], &[100, 2_000]).one_by_one(),
+            Publisher::new(broker, "", &[0], &[20_000]),
+            Publisher::new(broker, FANOUT, &[0, 1, 2], &[10_000, 40_000]),
+        ]
+    };
+    let moved = AtomicU64::new(0);
+    let count = |data: &DataDir| {
+        moved.fetch_add(moved_messages(data), Ordering::Relaxed);
+    };
+    if lives(|| Setup::new().set("segment_mib=1"), publishers, count) {
+        println!("{moved:?} messages were found moved");
+        assert!(moved.into_inner() > 0, "nothing was compacted");
+    }
+}
+
+/// Live messages that lie behind younger ones: compaction has appended them again.
+fn moved_messages(data: &DataDir) -> u64 {
+    let shards = (0..).map(|shard| (shard, data.path().join(format!("shard-{shard}"))));
+    let shards = shards.take_while(|(_, directory)| directory.exists());
+    let moved = shards.map(|(shard, directory)| {
+        let files = DirectoryFiles { directory: &directory, summaries: true };
+        let segments = list_segments(&directory).expect("it can be read");
+        let recovered =
+            recover(shard, &segments, &files).expect("a killed broker leaves a log that can be read");
+        let (mut places, mut lowest, mut moved) = (Vec::new(), u64::MAX, 0);
+        recovered.each_live(&files, |message| places.push(message.segment)).expect("nobody writes");
+        for segment in places.into_iter().rev() {
+            moved += u64::from(segment > lowest);
+            lowest = lowest.min(segment);
+        }
+        moved
+    });
+    moved.sum()
 }

@@ -231,6 +231,27 @@ fn files_of_a_later_version_are_refused_and_left_alone() {
     assert_eq!(numbers(&mut broker.channel(), &queue), [0, 1, 2]);
 }
 
+#[test]
+fn a_commit_that_is_held_back_is_confirmed_though_nothing_else_happens() {
+    let Some(broker) = Broker::own(Setup::new().set("shards=1").set("commit_delay_max_ms=30")) else {
+        return;
+    };
+    let queue = broker.name("held");
+    let mut wire = broker.channel();
+    wire.declare(1, &queue);
+    wire.select_confirms(1);
+    for tag in 1..=5 {
+        wire.publish_as(1, "", &queue, false, &PERSISTENT(), b"one at a time");
+        wire.confirmed(tag);
+    }
+    // What is held back when the broker is asked to stop is written too.
+    wire.publish_as(1, "", &queue, false, &PERSISTENT(), b"the last one");
+    assert_eq!(wire.look(1, &queue).0, 6);
+    let data = broker.stop().expect("it is ours");
+    let broker = Setup::new().start_in(data);
+    assert_eq!(broker.channel().look(1, &queue).0, 6);
+}
+
 /// A small file system of its own, for as long as the value lives. None where it cannot be mounted.
 struct SmallDisk(PathBuf);
 

@@ -4,6 +4,7 @@
 //! to. A name starting with `lapin` or `amqprs` says which foreign client a test uses. What is asked of Lepus alone
 //! starts its broker with [`lepus_tests::Broker::own`], and passes without a word when the tests run against another one.
 
+mod backlog;
 mod clients;
 mod compete;
 mod content;

@@ -16,7 +16,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::shard::{LogSequence, Verdict};
 
-/// Entries in a block: three quarters of a KiB.
+/// Entries in a block: three quarters of a KiB, which allocators give without rounding up.
 const BLOCK_ENTRIES: usize = 64;
 
 /// A message's place in its queue: counts up from 0 for as long as the queue exists.
@@ -169,9 +169,9 @@ const VACANT: Entry = Entry { low: 0, high: 0, meta: State::Settled as u32 };
 const _: () = assert!(size_of::<Entry>() == 12, "a waiting message costs 12 bytes of entry");
 
 struct Block {
-    /// Entries that are ready or unacked.
+    /// Entries that are ready or unacked. Not beside them, where it would make the allocation an odd one.
     live: u32,
-    entries: [Entry; BLOCK_ENTRIES],
+    entries: Box<[Entry; BLOCK_ENTRIES]>,
 }
 
 /// The ledger of one queue.
@@ -181,7 +181,7 @@ pub struct Entries {
     version: u64,
     /// Number of the block at the front of `blocks`.
     first_block: u64,
-    blocks: VecDeque<Option<Box<Block>>>,
+    blocks: VecDeque<Option<Block>>,
     /// The first position that was never claimed.
     cursor: u64,
     /// The position that the next message gets.
@@ -455,7 +455,7 @@ impl Entries {
             let Some(block) = self.blocks.pop_front() else { break };
             self.first_block += 1;
             let Some(block) = block else { continue };
-            for entry in &block.entries {
+            for entry in block.entries.iter() {
                 if entry.state() != State::Settled {
                     released(entry.kept());
                 }
@@ -577,7 +577,7 @@ impl Entries {
         }
         self.blocks[index]
             // One allocation for 64 messages.
-            .get_or_insert_with(|| Box::new(Block { live: 0, entries: [VACANT; BLOCK_ENTRIES] }))
+            .get_or_insert_with(|| Block { live: 0, entries: Box::new([VACANT; BLOCK_ENTRIES]) })
     }
 
     /// Marks the entry settled and gives its block back if that was the last live one in it. The

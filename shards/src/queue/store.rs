@@ -124,6 +124,8 @@ struct Stored {
     /// It was in the log for this queue alone when it came into memory: whatever the queue is, the log is
     /// to be told.
     paged_in: bool,
+    /// It is on its way to the disk for some queue, to be out of memory.
+    spilling: bool,
 }
 
 /// What a queue that lets go of a message has to tell the log.
@@ -166,7 +168,8 @@ impl MessageStore {
     /// Beyond 2^32 messages on one shard.
     pub fn insert(&mut self, record: Record) -> u32 {
         self.bytes += (record.bytes().len() + OVERHEAD_BYTES) as u64;
-        let key = self.slots.insert(Stored { record, references: 0, log: 0, paged_in: false });
+        let key =
+            self.slots.insert(Stored { record, references: 0, log: 0, paged_in: false, spilling: false });
         u32::try_from(key).expect("fewer than 2^32 messages fit in memory")
     }
 
@@ -187,6 +190,18 @@ impl MessageStore {
             self.slots.remove(message as usize);
         }
         in_log
+    }
+
+    /// The message is on its way to the disk to be out of memory.
+    pub fn is_spilling(&self, message: u32) -> bool {
+        self.slots[message as usize].spilling
+    }
+
+    /// Begins or ends that. One that is gone meanwhile is left alone.
+    pub fn set_spilling(&mut self, message: u32, spilling: bool) {
+        if let Some(stored) = self.slots.get_mut(message as usize) {
+            stored.spilling = spilling;
+        }
     }
 
     /// A queue has the message in the log only, from now on.

@@ -1,5 +1,8 @@
 //! When a publish is confirmed.
 
+use lepus_shards::Value;
+use lepus_shards::shard::Verdict;
+
 use crate::client::{Bench, Client, delete};
 
 fn confirming(bench: &mut Bench, shard: usize) -> Client {
@@ -82,4 +85,41 @@ fn a_queue_that_is_deleted_meanwhile_confirms_all_the_same() {
         .map(|(first, last, accepted)| if *accepted { last - first + 1 } else { 0 })
         .sum();
     assert_eq!(confirmed, 2);
+}
+
+#[test]
+fn queues_of_different_durability_share_a_message_and_each_is_done_with_it_alone() {
+    let text = |name: &str| Value::LongString(name.as_bytes().to_vec());
+    for kept_first in [true, false] {
+        let mut bench = Bench::new();
+        let client = bench.connect(0);
+        // Queues are spread over the shards by turns: each has both kinds.
+        let mut queues = Vec::new();
+        for durability in ["fsync", "memory"] {
+            for number in 0..2 {
+                let queue = format!("{durability} {number}");
+                bench.declare_with(client, &queue, &[("x-durability", text(durability))]);
+                bench.bind_fanout(client, &queue);
+                queues.push(queue);
+            }
+        }
+        queues.sort_by_key(|queue| queue.starts_with("fsync") != kept_first);
+        bench.send(client, "", "memory 0", "alone", true, None);
+        bench.settle_down();
+        let logged =
+            |bench: &Bench| -> usize { bench.world.around.iter().map(|around| around.logged.len()).sum() };
+        assert_eq!(logged(&bench), 0, "nobody asked for it to be kept");
+        assert_eq!(bench.get(client, "memory 0", true).unwrap().body, "alone");
+        bench.send(client, "amq.fanout", "", "shared", true, None);
+        bench.settle_down();
+        assert!(logged(&bench) > 0);
+        for queue in &queues {
+            let got = bench.get(client, queue, false).unwrap();
+            bench.settle(client, got.tag, false, Verdict::Requeue);
+            let got = bench.get(client, queue, false).unwrap();
+            assert_eq!((got.body.as_str(), got.redelivered), ("shared", true));
+            bench.settle(client, got.tag, false, Verdict::Accept);
+        }
+        assert_eq!(logged(&bench), 0);
+    }
 }

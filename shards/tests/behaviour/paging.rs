@@ -117,3 +117,43 @@ fn a_message_that_the_disk_does_not_give_back_is_left_out_and_the_rest_is_served
     assert_eq!(bench.look(client, "q"), Some((0, 0)));
     assert!(bench.world.around.iter().all(|around| around.logged.is_empty()));
 }
+
+#[test]
+fn a_message_is_spilled_once_however_long_the_disk_takes() {
+    let mut bench = Bench::with_budget(BUDGET);
+    let client = bench.connect(0);
+    bench.declare(client, "q", &[]);
+    for number in 0..MESSAGES {
+        // Turns end, and nothing is committed.
+        bench.send(client, "", "q", &body(number), false, None);
+        bench.world.end_turn(0);
+        bench.world.settle_links();
+        bench.world.end_turn(1);
+        bench.world.settle_links();
+    }
+    let spilled: u64 = bench.world.around.iter().map(|around| around.spilled).sum();
+    assert!((1..=MESSAGES as u64).contains(&spilled), "{spilled} of {MESSAGES}");
+    bench.settle_down();
+    assert_eq!(numbers(&bench.bodies(client, "q")), (0..MESSAGES).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_message_in_several_queues_leaves_memory_and_comes_back_in_each() {
+    for persistent in [true, false] {
+        let mut bench = Bench::with_budget(BUDGET);
+        let client = bench.connect(1);
+        for queue in ["one", "two"] {
+            bench.declare(client, queue, &[]);
+            bench.bind_fanout(client, queue);
+        }
+        for number in 0..MESSAGES {
+            bench.send(client, "amq.fanout", "", &body(number), persistent, None);
+            bench.settle_down();
+        }
+        for queue in ["one", "two"] {
+            assert_eq!(numbers(&bench.bodies(client, queue)), (0..MESSAGES).collect::<Vec<_>>());
+        }
+        assert!(bench.world.around.iter().all(|around| around.logged.is_empty()), "the log keeps nothing");
+        assert!(bench.world.shards.iter().all(|shard| shard.counts().memory_bytes == 0));
+    }
+}

@@ -81,6 +81,8 @@ pub struct Surroundings {
     read: Vec<LogSequence>,
     /// How much was loaded.
     pub loaded: u64,
+    /// How much was spilled.
+    pub spilled: u64,
     /// Transient messages can leave memory.
     pub spills: bool,
     /// One message in so many is not given back.
@@ -213,7 +215,11 @@ impl Backplane for Surroundings {
         }
     }
     fn spill(&mut self, message: &MessageView<'_>) -> Option<LogSequence> {
-        self.spills.then(|| self.enter(message, Vec::new()))
+        if !self.spills {
+            return None;
+        }
+        self.spilled += 1;
+        Some(self.enter(message, Vec::new()))
     }
     fn load(&mut self, message: LogSequence, waiter: QueueId) -> Loaded<'_> {
         assert!(message <= self.committed, "only what is committed is loaded");
@@ -294,6 +300,7 @@ impl World {
                 reading: VecDeque::new(),
                 read: Vec::new(),
                 loaded: 0,
+                spilled: 0,
                 spills: true,
                 loses_every: None,
                 log_story: Vec::new(),

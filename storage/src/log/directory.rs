@@ -6,20 +6,18 @@
 
 use std::collections::VecDeque;
 
-use super::format::{BLOCK_BYTES, Sequence, epoch_of};
+use super::format::{Sequence, epoch_of};
 
-/// Places in a chunk: one KiB.
+/// Places in a chunk: one KiB, which allocators give without rounding up.
 const CHUNK: usize = 128;
 
 const SEGMENT_BITS: u32 = 20;
+/// A segment's file may have 16 GiB.
 const BLOCK_BITS: u32 = 22;
 const SIZE_BITS: u32 = 18;
 /// Sizes are counted in units of so many bytes; what is larger than the field holds counts as that much.
 const SIZE_UNIT_BYTES: usize = 32;
 const BUILDER_BITS: u32 = 27;
-
-/// A segment's file may have this many bytes.
-pub const SEGMENT_FILE_BYTES_MAX: u64 = (1 << BLOCK_BITS) * BLOCK_BYTES as u64;
 
 const SHARED: u64 = 1 << 2;
 const SPILLED: u64 = 1 << 3;
@@ -124,8 +122,9 @@ impl Located {
 }
 
 struct Chunk {
+    /// Slots that are not 0. Not beside them, where it would make the allocation an odd one.
     live: u32,
-    slots: [u64; CHUNK],
+    slots: Box<[u64; CHUNK]>,
 }
 
 /// The messages of one start of the broker.
@@ -133,7 +132,13 @@ struct Epoch {
     epoch: u32,
     /// Number of the first chunk: sequences divided by [`CHUNK`].
     first: u64,
-    chunks: VecDeque<Option<Box<Chunk>>>,
+    chunks: VecDeque<Option<Chunk>>,
+}
+
+impl std::fmt::Debug for Directory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Directory").field("live", &self.live).finish_non_exhaustive()
+    }
 }
 
 /// See the module.
@@ -143,13 +148,19 @@ pub(super) struct Directory {
     epochs: Vec<Epoch>,
     live: u64,
     /// Kept from one chunk that emptied to the next that is begun.
-    spare: Option<Box<Chunk>>,
+    spare: Option<Chunk>,
 }
 
 impl Directory {
     /// How many messages are live.
     pub fn len(&self) -> u64 {
         self.live
+    }
+
+    /// Gives where each live message is.
+    pub fn each(&self, each: impl FnMut(Located)) {
+        let chunks = self.epochs.iter().flat_map(|epoch| epoch.chunks.iter().flatten());
+        chunks.flat_map(|chunk| chunk.slots.iter().filter_map(|&slot| Located::unpack(slot))).for_each(each);
     }
 
     /// Where a message is; none if it is not live.
@@ -176,7 +187,7 @@ impl Directory {
         let spare = &mut self.spare;
         let chunk = epoch.chunks[index].get_or_insert_with(|| {
             // One allocation for 128 messages, and mostly not even that.
-            spare.take().unwrap_or_else(|| Box::new(Chunk { live: 0, slots: [0; CHUNK] }))
+            spare.take().unwrap_or_else(|| Chunk { live: 0, slots: Box::new([0; CHUNK]) })
         });
         if std::mem::replace(&mut chunk.slots[at], located.pack()) == 0 {
             chunk.live += 1;

@@ -276,7 +276,7 @@ impl RecordInPlace<'_> {
     }
 
     /// Its queues, [`NOBODY`] among them.
-    pub fn queues(&self) -> impl Iterator<Item = u64> + '_ {
+    pub fn queues(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
         (0..self.count()).map(|index| long_at(self.0, QUEUES_OFFSET + 8 * index))
     }
 

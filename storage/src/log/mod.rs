@@ -4,18 +4,22 @@
 //! |---|---|
 //! | `format` | how it lies on disk, described once, with its version |
 //! | `disk` | what is asked of a disk |
-//! | `shard_log` | appending, settling, group commit |
+//! | `shard_log` | appending, settling |
+//! | `commit` | group commit |
 //! | `directory` | where each live message is |
 //! | `reading` | messages that come back from the disk |
 //! | `summary` | what is in a closed segment, written beside it |
 //! | `space` | segment files: prepared ahead, given back, emptied |
 //! | `uring_disk` | the real disk: a ring for commits, a thread for files |
-//! | `recovery` | reading a log back |
+//! | `recovery` | reading a log back: where each message is |
+//! | `live` | the messages that were found, in order |
 //! | `unacked_index` | which messages were delivered, in a mapped file |
 
+mod commit;
 mod directory;
 mod disk;
 mod format;
+mod live;
 mod reading;
 mod recovery;
 mod shard_log;
@@ -24,13 +28,11 @@ mod summary;
 mod unacked_index;
 mod uring_disk;
 
-pub use directory::SEGMENT_FILE_BYTES_MAX;
 pub use disk::{AlignedBuffer, Completion, Disk};
 pub use format::{FORMAT, NOBODY, Sequence};
+pub use live::{LiveMessage, SummaryGone, find_content};
 pub use reading::Loaded;
-pub use recovery::{
-    Damage, LiveMessage, Recovered, RecoveryError, SegmentFiles, SegmentSummary, find_content, recover,
-};
+pub use recovery::{Damage, FoundSegment, Recovered, RecoveryError, SegmentFiles, recover};
 pub use shard_log::{LogCounts, LogFailed, LogOptions, Settlement, ShardLog};
 pub use unacked_index::{IndexEntry, IndexError, UnackedIndex};
 pub use uring_disk::{DirectoryFiles, Method, UringDisk, UringOptions, list_segments, truncate_segment};

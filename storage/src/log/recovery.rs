@@ -7,41 +7,21 @@
 //!
 //! A closed segment has a summary beside it: where that is whole, the segment itself is not read. What is
 //! damaged in it is noticed then when it is loaded, or by whoever asks for everything to be read.
+//!
+//! Nothing is gathered on the way but what the running log needs of its messages, which is their places.
+//! Whoever needs more of them reads the summaries once more: see [`super::live`].
 
 use std::io;
 
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::directory::{Directory, Located, Place, counted_bytes, short_segment};
 use super::format::{
     BLOCK_BYTES, BadHeader, COMMIT_HEADER_BYTES, CommitHeader, NOBODY, Record, SegmentHeader, Sequence,
-    padded, read_records,
+    message_bytes, padded, read_records,
 };
-use super::summary::{Item, Summary};
-
-/// A message in a queue that has not settled it. Memory for each while a log is opened: 48 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LiveMessage {
-    /// The message's name.
-    pub sequence: Sequence,
-    /// The queue.
-    pub queue: u64,
-    /// When it was published, in milliseconds since 1970.
-    pub published_ms: u64,
-    /// Its own time to live, in milliseconds.
-    pub ttl_ms: Option<TtlMs>,
-    /// The segment that it is in, the last one if it was moved.
-    pub segment: u64,
-    /// The first block of its commit there.
-    pub block: u32,
-    /// Bytes of its record.
-    pub bytes: u32,
-    /// Its record names more queues than one.
-    pub shared: bool,
-}
-
-/// A time to live, kept so that there being none costs nothing.
-pub type TtlMs = std::num::NonZeroU64;
+use super::shard_log::QueueList;
+use super::summary::{Item, SummarizedMessage, Summary, SummaryWriter};
 
 /// Where segments are read from.
 pub trait SegmentFiles {
@@ -56,8 +36,8 @@ pub trait SegmentFiles {
 }
 
 /// A segment that holds commits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SegmentSummary {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundSegment {
     /// Its number.
     pub segment: u64,
     /// Size of its file.
@@ -66,6 +46,14 @@ pub struct SegmentSummary {
     pub used_bytes: u64,
     /// Commits in it.
     pub commits: u64,
+    /// Messages in it that some queue has.
+    pub live: u64,
+    /// The highest sequence of a message in it.
+    pub(super) highest: Sequence,
+    /// Some messages in it have a lower sequence than one that stands before them: they were moved.
+    pub(super) has_moved: bool,
+    /// What is in it, if no summary beside it says that.
+    pub(super) summary: Option<Vec<u8>>,
 }
 
 /// Something that was on disk and cannot be read any more.
@@ -127,23 +115,30 @@ pub enum RecoveryError {
     },
 }
 
-/// What a log holds.
+/// What a log holds. Its messages: [`Recovered::each_live`].
 #[derive(Debug, Default)]
 pub struct Recovered {
-    /// Live messages, in the order of their sequences; one that several queues have is there for each.
-    pub messages: Vec<LiveMessage>,
     /// Segments with commits, oldest first.
-    pub segments: Vec<SegmentSummary>,
+    pub segments: Vec<FoundSegment>,
     /// Files that hold nothing: prepared, or never got their first commit whole.
     pub unused: Vec<u64>,
     /// What is missing.
     pub damage: Vec<Damage>,
+    /// Every queue that a message or a settlement names, whether or not anything of it is live.
+    pub queues: FxHashSet<u64>,
     /// The highest sequence of any message, also of settled ones; 0 when there is none.
     pub last_sequence: Sequence,
     /// The number of the last commit; 0 when there is none.
     pub last_commit: u64,
     /// The highest segment number of any file.
     pub last_segment: u64,
+    /// Whose log it is.
+    pub(super) shard: u32,
+    /// About the bytes of all live messages.
+    pub(super) live_bytes: u64,
+    pub(super) directory: Directory,
+    /// Queues that have a live message which more than one had.
+    pub(super) shared: FxHashMap<Sequence, QueueList>,
 }
 
 /// Reads the log of a shard out of its segments, given in ascending order.
@@ -151,7 +146,7 @@ pub struct Recovered {
 /// # Errors
 /// [`RecoveryError`], when going on would lose what is there. Damage is none: it is in the result.
 pub fn recover(shard: u32, segments: &[u64], files: &impl SegmentFiles) -> Result<Recovered, RecoveryError> {
-    let mut reading = Reading::default();
+    let mut reading = Reading { out: Recovered { shard, ..Recovered::default() }, end: (0, 0) };
     for &segment in segments {
         let summary = files.summary(segment);
         let summary = summary.as_deref().and_then(|bytes| Summary::read(bytes, shard, segment));
@@ -164,26 +159,8 @@ pub fn recover(shard: u32, segments: &[u64], files: &impl SegmentFiles) -> Resul
     Ok(reading.finish())
 }
 
-/// The content of a live message in the bytes of its segment.
-pub fn find_content<'a>(segment_bytes: &'a [u8], message: &LiveMessage) -> Option<&'a [u8]> {
-    let commit = segment_bytes.get(message.block as usize * BLOCK_BYTES..)?;
-    let (_, payload) = CommitHeader::read(commit, message.segment)?;
-    read_records(payload).map_while(Result::ok).find_map(|record| match record {
-        Record::Message { head, content, .. } if head.sequence == message.sequence => Some(content),
-        _ => None,
-    })
-}
-
-/// The rows of a message that was moved: one for each queue.
-type Rows = SmallVec<[LiveMessage; 1]>;
-
-#[derive(Default)]
 struct Reading {
     out: Recovered,
-    /// In ascending order, as they were appended; settled ones are nobody's.
-    messages: Vec<LiveMessage>,
-    /// Messages that were appended again, and whose first copies are gone.
-    moved: FxHashMap<Sequence, Rows>,
     /// Where the last whole commit ended: what is found missing later is missing here.
     end: (u64, u64),
 }
@@ -199,6 +176,7 @@ impl Reading {
             Err(BadHeader::Newer(format)) => return Err(RecoveryError::Newer { segment, format }),
             Ok(_) | Err(BadHeader::Unreadable) => {}
         }
+        let mut summary = SummaryWriter::default();
         let (mut commits, mut used, mut offset) = (0, 0, BLOCK_BYTES);
         while offset < bytes.len() {
             let Some((commit, payload)) = CommitHeader::read(&bytes[offset..], segment) else {
@@ -206,7 +184,10 @@ impl Reading {
                 continue;
             };
             self.note_gap(segment, commit.first_commit, commit.commit, commit.frontier);
-            self.take_records(segment, offset as u64, payload)?;
+            if commits == 0 {
+                summary.begin(commit.commit);
+            }
+            self.summarize(&mut summary, segment, offset, payload)?;
             offset += padded(COMMIT_HEADER_BYTES + payload.len());
             (commits, used) = (commits + 1, offset as u64);
             self.out.last_commit = commit.commit;
@@ -216,36 +197,57 @@ impl Reading {
             self.out.unused.push(segment);
             return Ok(());
         }
-        let bytes = bytes.len() as u64;
-        self.out.segments.push(SegmentSummary { segment, bytes, used_bytes: used, commits });
+        let summary = summary.finish(shard, segment, used, self.out.last_commit);
+        let mut found = FoundSegment::new(segment, bytes.len() as u64, used, commits);
+        let read = Summary::read(&summary, shard, segment).expect("it was just written");
+        self.take_items(&mut found, &read).expect("it was just written");
+        found.summary = Some(summary);
+        self.out.segments.push(found);
         Ok(())
     }
 
-    /// Takes a summary in the place of its segment. None if it makes no sense, and nothing is taken.
+    /// Writes down what is in a commit. Of spilled messages, which ended with their process, only the
+    /// sequence is of use: it is not to be given again.
+    fn summarize(
+        &mut self,
+        summary: &mut SummaryWriter,
+        segment: u64,
+        offset: usize,
+        payload: &[u8],
+    ) -> Result<(), RecoveryError> {
+        let block = (offset / BLOCK_BYTES) as u32;
+        let offset = offset as u64;
+        for record in read_records(payload) {
+            match record.map_err(|source| RecoveryError::Unknown { segment, offset, source })? {
+                Record::Message { head, .. } if head.spilled => {
+                    self.out.last_sequence = self.out.last_sequence.max(head.sequence);
+                }
+                Record::Message { head, queues, content } => {
+                    let message = SummarizedMessage {
+                        sequence: head.sequence,
+                        published_ms: head.published_ms,
+                        ttl_ms: head.ttl_ms,
+                        block,
+                        bytes: message_bytes(queues.len(), content.len()) as u32,
+                    };
+                    summary.message(&message, queues.iter().copied());
+                }
+                Record::Settled(settled) => summary.settled(&settled),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a summary in the place of its segment. None if it makes no sense: the segment is to be read then.
     fn take_summary(&mut self, segment: u64, summary: &Summary<'_>) -> Option<()> {
-        summary.each(|_| {})?;
+        let (used_bytes, commits) = (summary.used_bytes, summary.last_commit - summary.first_commit + 1);
+        let mut found = FoundSegment::new(segment, used_bytes, used_bytes, commits);
+        // What is taken of one that breaks off is in the segment too, and taken again from there.
+        self.take_items(&mut found, summary)?;
         self.out.last_segment = self.out.last_segment.max(segment);
         // All commits before its last one were on disk when it was closed.
         self.note_gap(segment, summary.first_commit, summary.first_commit, summary.first_commit - 1);
-        summary.each(|item| match item {
-            Item::Message(message, queues) => {
-                let row = LiveMessage {
-                    sequence: message.sequence,
-                    queue: NOBODY,
-                    published_ms: message.published_ms,
-                    ttl_ms: message.ttl_ms.map(nonzero),
-                    segment,
-                    block: message.block,
-                    bytes: message.bytes,
-                    shared: queues.len() > 1,
-                };
-                self.enter(row, queues);
-            }
-            Item::Settled(settled) => settled.iter().for_each(|&(name, queue)| self.settle(name, queue)),
-        })?;
-        let used_bytes = summary.used_bytes;
-        let commits = summary.last_commit - summary.first_commit + 1;
-        self.out.segments.push(SegmentSummary { segment, bytes: used_bytes, used_bytes, commits });
+        self.out.segments.push(found);
         self.out.last_commit = summary.last_commit;
         self.end = (segment, used_bytes);
         Some(())
@@ -265,86 +267,67 @@ impl Reading {
         self.out.damage.push(Damage { segment, offset, what });
     }
 
-    fn take_records(&mut self, segment: u64, offset: u64, payload: &[u8]) -> Result<(), RecoveryError> {
-        let block = (offset / BLOCK_BYTES as u64) as u32;
-        for record in read_records(payload) {
-            match record.map_err(|source| RecoveryError::Unknown { segment, offset, source })? {
-                Record::Message { head, queues, content } => {
-                    self.out.last_sequence = self.out.last_sequence.max(head.sequence);
-                    if head.spilled {
-                        continue;
-                    }
-                    let row = LiveMessage {
-                        sequence: head.sequence,
-                        queue: NOBODY,
-                        published_ms: head.published_ms,
-                        ttl_ms: head.ttl_ms.map(nonzero),
-                        segment,
-                        block,
-                        bytes: super::format::message_bytes(queues.len(), content.len()) as u32,
-                        shared: queues.len() > 1,
-                    };
-                    self.enter(row, &queues);
-                }
-                Record::Settled(settled) => {
-                    for (sequence, queue) in settled {
-                        self.settle(sequence, queue);
-                    }
-                }
+    fn take_items(&mut self, found: &mut FoundSegment, summary: &Summary<'_>) -> Option<()> {
+        let segment = short_segment(found.segment);
+        let queues = summary.each(|item| match item {
+            Item::Message(message, queues) => {
+                found.has_moved |= message.sequence <= self.out.last_sequence;
+                found.highest = found.highest.max(message.sequence);
+                self.out.last_sequence = self.out.last_sequence.max(message.sequence);
+                let bytes = counted_bytes(message.bytes as usize);
+                self.enter(message.sequence, Place::Segment { segment, block: message.block, bytes }, queues);
             }
-        }
-        Ok(())
+            Item::Settled(settled) => settled.iter().for_each(|&(name, queue)| self.settle(name, queue)),
+        })?;
+        self.out.queues.extend(queues);
+        Some(())
     }
 
-    /// A message that was appended again is read again: the later copy lists what was live then.
-    fn enter(&mut self, row: LiveMessage, queues: &[u64]) {
-        let sequence = row.sequence;
-        self.out.last_sequence = self.out.last_sequence.max(sequence);
-        let rows = queues.iter().filter(|&&queue| queue != NOBODY).map(|&queue| LiveMessage { queue, ..row });
-        if self.messages.last().is_none_or(|last| last.sequence < sequence) {
-            self.messages.extend(rows);
-            return;
+    /// A message that was appended again is read again. No copy is written of what is settled, so the later
+    /// one says where the message is, and lists who has it.
+    fn enter(&mut self, sequence: Sequence, place: Place, queues: &[u64]) {
+        let shared = queues.len() > 1;
+        if shared {
+            let queues = queues.iter().copied().filter(|&queue| queue != NOBODY).collect();
+            self.out.shared.insert(sequence, queues);
+        } else if !self.out.shared.is_empty() {
+            self.out.shared.remove(&sequence);
         }
-        let former = self.find(sequence);
-        if former.is_empty() {
-            self.moved.insert(sequence, rows.collect());
-            return;
-        }
-        for former in former {
-            // What the later copy does not list was settled before.
-            let queue = if queues.contains(&former.queue) { former.queue } else { NOBODY };
-            *former = LiveMessage { queue, ..row };
-        }
-    }
-
-    fn find(&mut self, sequence: Sequence) -> &mut [LiveMessage] {
-        let first = self.messages.partition_point(|message| message.sequence < sequence);
-        let count = self.messages[first..].iter().take_while(|message| message.sequence == sequence).count();
-        &mut self.messages[first..first + count]
+        self.out.directory.set(sequence, Located { place, shared, spilled: false });
     }
 
     fn settle(&mut self, sequence: Sequence, queue: u64) {
-        if let Some(rows) = self.moved.get_mut(&sequence) {
-            return rows.retain(|row| row.queue != queue);
+        // Of what is settled again, or was in a segment that is gone, nothing is known.
+        let Some(located) = self.out.directory.get(sequence) else { return };
+        if located.shared
+            && let Some(queues) = self.out.shared.get_mut(&sequence)
+        {
+            queues.retain(|other| *other != queue);
+            if !queues.is_empty() {
+                return;
+            }
+            self.out.shared.remove(&sequence);
         }
-        if let Some(row) = self.find(sequence).iter_mut().find(|row| row.queue == queue) {
-            row.queue = NOBODY;
-        }
+        self.out.directory.remove(sequence);
     }
 
     fn finish(mut self) -> Recovered {
-        self.messages.retain(|message| message.queue != NOBODY);
-        if !self.moved.is_empty() {
-            self.messages.extend(self.moved.into_values().flatten());
-            self.messages.sort_by_key(|message| message.sequence);
-        }
-        self.messages.shrink_to_fit();
-        self.out.messages = self.messages;
+        let Recovered { segments, directory, live_bytes, .. } = &mut self.out;
+        let first = segments.first().map_or(0, |found| found.segment);
+        let mut live = vec![0_u64; segments.last().map_or(0, |found| (found.segment - first) as usize + 1)];
+        directory.each(|located| {
+            let Place::Segment { segment, bytes, .. } = located.place else { return };
+            live[short_segment(u64::from(segment).wrapping_sub(first)) as usize] += 1;
+            *live_bytes += u64::from(bytes);
+        });
+        segments.iter_mut().for_each(|found| found.live = live[(found.segment - first) as usize]);
         self.out
     }
 }
 
-/// A time to live of no time is one that has run out: so has the shortest.
-fn nonzero(ttl_ms: u64) -> TtlMs {
-    TtlMs::new(ttl_ms.max(1)).expect("it is at least one")
+impl FoundSegment {
+    fn new(segment: u64, bytes: u64, used_bytes: u64, commits: u64) -> FoundSegment {
+        let (live, highest, has_moved, summary) = (0, 0, false, None);
+        FoundSegment { segment, bytes, used_bytes, commits, live, highest, has_moved, summary }
+    }
 }

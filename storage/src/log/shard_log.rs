@@ -7,7 +7,7 @@
 //!   next one. That needs no timer, and means that a power loss tears at most the last commit.
 //! - *Elision.* A message that is settled before its commit was begun is not written.
 //! - *Settlements* ride on the next commit, or go alone when they have waited for
-//!   [`SETTLE_DELAY_MS`].
+//!   [`crate::limits::SETTLE_DELAY_MS`].
 //! - *Space.* Segments are given back strictly oldest first, when nothing in them is live. Settlements
 //!   stand behind what they settle, so whatever the oldest segment says of older ones does not matter
 //!   any more. When the files are more than twice what is live and a constant, what is live in the
@@ -20,22 +20,18 @@
 //! is confirmed.
 
 use std::collections::VecDeque;
-use std::io;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::commit::{Builder, InFlight};
 use super::directory::{Directory, Located, Place, counted_bytes, short_builder, short_segment};
 use super::disk::{AlignedBuffer, Completion, Disk};
-use super::format::{
-    self, BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, RecordInPlace, SegmentHeader,
-    Sequence, padded,
-};
+use super::format::{self, MessageHead, Sequence};
 use super::reading::Reading;
-use super::recovery::{LiveMessage, Recovered};
+use super::recovery::{FoundSegment, Recovered};
 use super::space::{Next, Relocation, Segment};
 use super::summary::SummaryWriter;
-use crate::limits::{SETTLE_DELAY_MS, SETTLEMENTS_PER_COMMIT_MAX};
 
 /// What a log is told when it begins.
 #[derive(Clone, Debug)]
@@ -51,7 +47,13 @@ pub struct LogOptions {
     /// Settlements are done when they are on stable storage, and not when the kernel has them. Messages say
     /// for themselves.
     pub sync: bool,
+    /// How long a commit waits for more to go out with it, counted from its first message, in milliseconds;
+    /// at 0 it begins when the last one is done. One that is full, or the broker's last, never waits.
+    pub commit_delay_max_ms: u64,
 }
+
+/// Queues that have not settled a message.
+pub(super) type QueueList = SmallVec<[u64; 4]>;
 
 /// The log cannot be written any more.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -67,51 +69,6 @@ pub struct LogFailed {
 
 /// A settlement: message and queue.
 pub type Settlement = (Sequence, u64);
-
-/// A commit that is being put together.
-#[derive(Debug)]
-pub(super) struct Builder {
-    pub number: u64,
-    /// Room for the header, then records.
-    pub buffer: AlignedBuffer,
-    /// Records that some queue has.
-    live: u32,
-    /// The last message that was appended for the first time.
-    last: Sequence,
-    /// A message in it is to be on stable storage.
-    sync: bool,
-}
-
-impl Builder {
-    fn put(&mut self, bytes: usize, relocated: bool, write: impl FnOnce(&mut Vec<u8>)) -> Place {
-        let offset = u32::try_from(self.buffer.len()).expect("a commit is below 4 GiB");
-        self.buffer.append(bytes, write);
-        self.live += 1;
-        Place::Builder { builder: short_builder(self.number), offset, relocated }
-    }
-
-    /// The record that begins at this offset.
-    fn record(&mut self, offset: u32) -> RecordInPlace<'_> {
-        RecordInPlace(&mut self.buffer.as_mut_slice()[offset as usize..])
-    }
-
-    /// Nothing in it must be written.
-    fn is_void(&self) -> bool {
-        self.live == 0
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct InFlight {
-    builder: Option<u64>,
-    last: Sequence,
-    commit: u64,
-    settled: Vec<Settlement>,
-    sync: bool,
-    /// Where it is being written.
-    pub segment: u64,
-    pub offset: u64,
-}
 
 /// Figures of a log, for metrics and checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -137,7 +94,7 @@ pub struct ShardLog<D> {
     pub(super) now_ms: u64,
     pub(super) directory: Directory,
     /// The queues that still have a message, of messages that were appended for more than one.
-    pub(super) shared: FxHashMap<Sequence, SmallVec<[u64; 4]>>,
+    pub(super) shared: FxHashMap<Sequence, QueueList>,
     /// Oldest first; the last one is written to once this start has begun one.
     pub(super) segments: VecDeque<Segment>,
     pub(super) last_segment: u64,
@@ -148,37 +105,37 @@ pub struct ShardLog<D> {
     pub(super) relocation: Relocation,
     pub(super) reading: Reading,
     /// Of the segment that is written to.
-    summary: SummaryWriter,
+    pub(super) summary: SummaryWriter,
     pub(super) builders: VecDeque<Builder>,
     pub(super) next_builder: u64,
     /// All builders before this one are on disk, or needed no write.
     pub(super) builders_done: u64,
-    settled: Vec<Settlement>,
-    settled_since_ms: u64,
-    flushing: bool,
+    pub(super) settled: Vec<Settlement>,
+    pub(super) settled_since_ms: u64,
+    pub(super) flushing: bool,
     pub(super) in_flight: Option<InFlight>,
-    spare: Vec<AlignedBuffer>,
-    next_sequence: Sequence,
-    committed: Sequence,
-    last_commit: u64,
+    pub(super) spare: Vec<AlignedBuffer>,
+    pub(super) next_sequence: Sequence,
+    pub(super) committed: Sequence,
+    pub(super) last_commit: u64,
     /// The last commit of this start that is on stable storage, and all before it.
-    last_synced: u64,
+    pub(super) last_synced: u64,
     /// Settlements that are on disk, since last asked.
-    written: Vec<Settlement>,
-    failed: Option<LogFailed>,
+    pub(super) written: Vec<Settlement>,
+    pub(super) failed: Option<LogFailed>,
     pub(super) counts: LogCounts,
 }
 
 impl<D: Disk> ShardLog<D> {
     /// A log that goes on behind what was recovered, in a new segment.
-    pub fn new(disk: D, options: LogOptions, recovered: &Recovered) -> ShardLog<D> {
+    pub fn new(disk: D, options: LogOptions, recovered: Recovered) -> ShardLog<D> {
         // A log may be opened twice in one start.
         let first = format::first_sequence(options.epoch).max(recovered.last_sequence);
         let mut log = ShardLog {
             disk,
             now_ms: 0,
-            directory: Directory::default(),
-            shared: FxHashMap::default(),
+            directory: recovered.directory,
+            shared: recovered.shared,
             segments: VecDeque::new(),
             last_segment: recovered.last_segment,
             began_segment: false,
@@ -201,33 +158,18 @@ impl<D: Disk> ShardLog<D> {
             last_synced: recovered.last_commit,
             written: Vec::new(),
             failed: None,
-            counts: LogCounts::default(),
+            counts: LogCounts { live_bytes: recovered.live_bytes, ..LogCounts::default() },
             options,
         };
         for &unused in &recovered.unused {
             log.disk.remove(unused);
         }
         for found in &recovered.segments {
-            log.push_segment(Segment::new(found.segment, found.bytes, found.used_bytes));
-        }
-        for message in recovered.messages.chunk_by(|one, other| one.sequence == other.sequence) {
-            log.adopt(message);
+            let FoundSegment { segment: number, bytes, used_bytes: used, live, .. } = *found;
+            log.push_segment(Segment { number, bytes, used, live });
         }
         log.maintain();
         log
-    }
-
-    /// Enters a message that was recovered: a row for each queue that has it.
-    fn adopt(&mut self, rows: &[LiveMessage]) {
-        let LiveMessage { sequence, segment, block, bytes, shared, .. } = rows[0];
-        let bytes = counted_bytes(bytes as usize);
-        let place = Place::Segment { segment: short_segment(segment), block, bytes };
-        self.directory.set(sequence, Located { place, shared, spilled: false });
-        if shared {
-            self.shared.insert(sequence, rows.iter().map(|row| row.queue).collect());
-        }
-        self.counts.live_bytes += u64::from(bytes);
-        self.segment_mut(segment).expect("a recovered message is in a recovered segment").live += 1;
     }
 
     /// Appends a message for these queues, of which there is at least one. Its content is `parts`, one
@@ -276,11 +218,12 @@ impl<D: Disk> ShardLog<D> {
         self.counts.live_bytes += u64::from(counted_bytes(bytes));
     }
 
-    /// A queue is done with a message. For a spilled one the queue is nobody's.
+    /// A queue is done with a message. False if the message was only here to be out of memory: nobody need
+    /// remember that then.
     ///
     /// # Panics
     /// When no such message is live.
-    pub fn settle(&mut self, sequence: Sequence, queue: u64) {
+    pub fn settle(&mut self, sequence: Sequence, queue: u64) -> bool {
         let located = self.directory.get(sequence).expect("a live message is settled");
         let last = !located.shared || self.unshare(sequence, queue);
         if last {
@@ -292,8 +235,8 @@ impl<D: Disk> ShardLog<D> {
                 if !relocated {
                     // It was never written for this queue: nothing needs to be said of it.
                     self.counts.elided += u64::from(last);
-                    self.written.push((sequence, queue));
-                    return;
+                    self.written.extend((!located.spilled).then_some((sequence, queue)));
+                    return !located.spilled;
                 }
             }
             Place::Segment { segment, bytes, .. } if last => {
@@ -306,6 +249,7 @@ impl<D: Disk> ShardLog<D> {
         if !located.spilled {
             self.note_settled((sequence, queue));
         }
+        !located.spilled
     }
 
     /// One queue less has a message that several had. True if it was the last one.
@@ -394,6 +338,14 @@ impl<D: Disk> ShardLog<D> {
         self.in_flight.is_some()
     }
 
+    /// When the commit that is being held back is to begin, if one is, by the clock of [`Self::poll`].
+    pub fn commit_due_ms(&self) -> Option<u64> {
+        let front = self.builders.front().filter(|builder| !builder.is_void())?;
+        let due_ms = front.since_ms + self.options.commit_delay_max_ms;
+        let held = self.in_flight.is_none() && self.builders.len() == 1 && !self.flushing;
+        (held && self.now_ms < due_ms).then_some(due_ms)
+    }
+
     /// Nothing waits to be written, settlements included.
     pub fn is_idle(&self) -> bool {
         self.in_flight.is_none() && self.settled.is_empty() && self.builders.iter().all(Builder::is_void)
@@ -458,200 +410,4 @@ impl<D: Disk> ShardLog<D> {
         self.counts.live_bytes += u64::from(counted_bytes(bytes));
         self.counts.relocated += 1;
     }
-
-    fn new_buffer(&mut self) -> AlignedBuffer {
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.append(COMMIT_HEADER_BYTES, |out| out.extend_from_slice(&[0; COMMIT_HEADER_BYTES]));
-        buffer
-    }
-
-    fn builder_for(&mut self, bytes: usize) -> &mut Builder {
-        let most = self.options.commit_bytes;
-        let fits = |builder: &Builder| {
-            builder.buffer.len() <= COMMIT_HEADER_BYTES || builder.buffer.len() + bytes <= most
-        };
-        if !self.builders.back().is_some_and(fits) {
-            let buffer = self.new_buffer();
-            let (number, last) = (self.next_builder, self.next_sequence - 1);
-            self.next_builder += 1;
-            self.builders.push_back(Builder { number, buffer, live: 0, last, sync: false });
-        }
-        self.builders.back_mut().expect("one was just added")
-    }
-
-    fn begin_commit(&mut self) {
-        if self.in_flight.is_some() || self.failed.is_some() {
-            return;
-        }
-        // Messages that are all settled need no write, and count as written.
-        while self.builders.front().is_some_and(Builder::is_void) {
-            let void = self.builders.pop_front().expect("it was just looked at");
-            self.builder_done(void.number, void.last);
-            self.keep_buffer(void.buffer);
-        }
-        let settle = self.settled.len() >= SETTLEMENTS_PER_COMMIT_MAX
-            || (!self.settled.is_empty()
-                && (self.flushing || self.now_ms >= self.settled_since_ms + SETTLE_DELAY_MS));
-        if self.builders.is_empty() && !settle {
-            return;
-        }
-        let settlements = self.settled.len().min(SETTLEMENTS_PER_COMMIT_MAX);
-        let payload = self.builders.front().map_or(COMMIT_HEADER_BYTES, |builder| builder.buffer.len());
-        let room = padded(payload + format::settled_bytes(settlements)) as u64;
-        let Some(begins) = self.make_room(room) else { return };
-        self.write_commit(begins, settlements);
-    }
-
-    /// Makes the last segment one that has this much room. None if it must be waited for; else whether
-    /// the segment begins with this commit.
-    fn make_room(&mut self, room: u64) -> Option<bool> {
-        let active = self.segments.back().filter(|_| self.began_segment);
-        if active.is_some_and(|active| active.bytes - active.used >= room) {
-            return Some(false);
-        }
-        let needed = room + BLOCK_BYTES as u64;
-        match self.next {
-            Next::Ready(bytes) if bytes >= needed => {
-                self.close_segment();
-                self.last_segment += 1;
-                (self.next, self.began_segment) = (Next::Missing, true);
-                self.push_segment(Segment::new(self.last_segment, bytes, 0));
-                Some(true)
-            }
-            Next::Asked(_) => None,
-            Next::Missing | Next::Ready(_) => {
-                self.prepare_next(needed.max(self.options.segment_bytes), None);
-                None
-            }
-        }
-    }
-
-    /// The last segment is not written to any more: what is in it is written down beside it.
-    fn close_segment(&mut self) {
-        if self.began_segment {
-            let segment = self.segments.back().expect("one was begun");
-            let summary =
-                self.summary.finish(self.options.shard, segment.number, segment.used, self.last_commit);
-            self.disk.summarize(segment.number, summary);
-        }
-    }
-
-    fn write_commit(&mut self, begins: bool, settlements: usize) {
-        let builder = self.builders.pop_front();
-        let (number, last, mut sync) = match &builder {
-            Some(builder) => (Some(builder.number), builder.last, builder.sync),
-            None => (None, self.committed, false),
-        };
-        let segment = self.segments.back_mut().expect("there is room in a segment");
-        let (segment, offset) = (segment.number, segment.used);
-        if begins {
-            self.summary.begin(self.last_commit + 1);
-        }
-        let header_bytes = if begins { BLOCK_BYTES as u64 } else { 0 };
-        let block = ((offset + header_bytes) / BLOCK_BYTES as u64) as u32;
-        let (mut buffer, mut records) = match builder {
-            Some(builder) => self.place(builder, segment, block),
-            None => (self.new_buffer(), 0),
-        };
-        let settled: Vec<Settlement> = self.settled.drain(..settlements).collect();
-        if !settled.is_empty() {
-            buffer.append(format::settled_bytes(settled.len()), |out| format::put_settled(out, &settled));
-            self.summary.settled(&settled);
-            (records, sync) = (records + 1, sync || self.options.sync);
-        }
-        let header = CommitHeader {
-            segment,
-            first_commit: self.summary.first_commit(),
-            commit: self.last_commit + 1,
-            frontier: self.last_synced,
-            epoch: self.options.epoch,
-            payload_bytes: u32::try_from(buffer.len() - COMMIT_HEADER_BYTES)
-                .expect("a commit is below 4 GiB"),
-            records,
-        };
-        header.seal(buffer.as_mut_slice());
-        buffer.pad_to(padded(buffer.len()));
-        if begins {
-            buffer = with_segment_header(&self.options, segment, &buffer);
-        }
-        let active = self.segments.back_mut().expect("there is room in a segment");
-        active.used += buffer.len() as u64;
-        debug_assert!(active.used <= active.bytes, "there was room for the commit");
-        self.in_flight =
-            Some(InFlight { builder: number, last, commit: header.commit, settled, sync, segment, offset });
-        self.disk.write(segment, offset, buffer, sync);
-    }
-
-    /// Closes the gaps of what need not be written, and enters the rest in the segment that it goes to.
-    /// Gives the bytes and how many records they are.
-    fn place(&mut self, builder: Builder, segment: u64, block: u32) -> (AlignedBuffer, u32) {
-        let Builder { number, mut buffer, .. } = builder;
-        let (end, mut from, mut to, mut records) =
-            (buffer.len(), COMMIT_HEADER_BYTES, COMMIT_HEADER_BYTES, 0);
-        let (here, to_segment) = (short_builder(number), short_segment(segment));
-        while from < end {
-            let record = RecordInPlace(&mut buffer.as_mut_slice()[from..end]);
-            let (bytes, sequence) = (record.bytes(), record.sequence());
-            let located = self.directory.get(sequence).filter(|located| {
-                matches!(located.place, Place::Builder { builder, offset, .. }
-                    if builder == here && offset as usize == from)
-            });
-            if let Some(located) = located {
-                let counted = counted_bytes(bytes);
-                let place = Place::Segment { segment: to_segment, block, bytes: counted };
-                self.directory.set(sequence, Located { place, ..located });
-                if !located.spilled {
-                    self.summary.message(&record, block);
-                }
-                if to < from {
-                    buffer.as_mut_slice().copy_within(from..from + bytes, to);
-                }
-                (to, records) = (to + bytes, records + 1);
-            }
-            from += bytes;
-        }
-        buffer.truncate(to);
-        self.segments.back_mut().expect("there is room in a segment").live += u64::from(records);
-        (buffer, records)
-    }
-
-    fn written(&mut self, buffer: AlignedBuffer, result: io::Result<()>) {
-        let done = self.in_flight.take().expect("only what was given to the disk comes back");
-        if let Err(error) = result {
-            self.failed = Some(LogFailed { shard: self.options.shard, reason: error.to_string() });
-            return;
-        }
-        self.last_commit = done.commit;
-        if done.sync {
-            self.last_synced = done.commit;
-        }
-        self.counts.commits += 1;
-        self.written.extend_from_slice(&done.settled);
-        if let Some(builder) = done.builder {
-            self.builder_done(builder, done.last);
-        }
-        self.reading.commit_done();
-        self.keep_buffer(buffer);
-    }
-
-    fn builder_done(&mut self, number: u64, last: Sequence) {
-        self.committed = self.committed.max(last);
-        self.builders_done = number + 1;
-        self.relocation.builder_done(number);
-    }
-
-    fn keep_buffer(&mut self, mut buffer: AlignedBuffer) {
-        buffer.clear();
-        if self.spare.len() < 3 && buffer.capacity() <= 3 * self.options.commit_bytes {
-            self.spare.push(buffer);
-        }
-    }
-}
-
-fn with_segment_header(options: &LogOptions, segment: u64, commit: &AlignedBuffer) -> AlignedBuffer {
-    let header = SegmentHeader { shard: options.shard, segment, epoch: options.epoch };
-    let mut buffer = AlignedBuffer::with_capacity(BLOCK_BYTES + commit.len());
-    buffer.append(BLOCK_BYTES, |out| header.write(out));
-    buffer.append(commit.len(), |out| out.extend_from_slice(commit.as_slice()));
-    buffer
 }

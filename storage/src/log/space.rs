@@ -19,12 +19,6 @@ pub(super) struct Segment {
     pub live: u64,
 }
 
-impl Segment {
-    pub fn new(number: u64, bytes: u64, used: u64) -> Segment {
-        Segment { number, bytes, used, live: 0 }
-    }
-}
-
 /// The next segment's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {

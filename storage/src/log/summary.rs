@@ -18,7 +18,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::format::{RecordInPlace, Sequence};
+use super::format::Sequence;
 
 const MAGIC: &[u8; 8] = b"LEPUSSUM";
 const FORMAT: u32 = 1;
@@ -53,18 +53,18 @@ impl SummaryWriter {
         self.first_commit
     }
 
-    /// A message is in the commit that begins at this block.
-    pub fn message(&mut self, record: &RecordInPlace<'_>, block: u32) {
-        let (sequence, (published_ms, ttl_ms)) = (record.sequence(), record.times());
+    /// A message of these queues is in it.
+    pub fn message(&mut self, message: &SummarizedMessage, queues: impl ExactSizeIterator<Item = u64>) {
+        let &SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes } = message;
         let last = std::mem::replace(&mut self.last, Last { sequence, published_ms, block });
         self.items.push(MESSAGE);
         put_signed(&mut self.items, sequence, last.sequence);
         put_signed(&mut self.items, published_ms, last.published_ms);
         put(&mut self.items, ttl_ms.map_or(0, |ttl_ms| ttl_ms.saturating_add(1)));
         put(&mut self.items, u64::from(block - last.block));
-        put(&mut self.items, record.bytes() as u64);
-        put(&mut self.items, record.queues().count() as u64);
-        for queue in record.queues() {
+        put(&mut self.items, u64::from(bytes));
+        put(&mut self.items, queues.len() as u64);
+        for queue in queues {
             self.queue(queue);
         }
     }
@@ -166,8 +166,9 @@ impl<'a> Summary<'a> {
         })
     }
 
-    /// Gives its items in order. None at one that is none: the checksum held, so it was written so.
-    pub fn each(&self, mut item: impl FnMut(Item<'_>)) -> Option<()> {
+    /// Gives its items in order, and then every queue that they name. None at an item that is none: the
+    /// checksum held, so it was written so.
+    pub fn each(&self, mut item: impl FnMut(Item<'_>)) -> Option<Vec<u64>> {
         let mut reader = Reader { bytes: self.items, queues: Vec::new() };
         let mut last = Last::default();
         let (mut queues, mut settled) = (Vec::new(), Vec::new());
@@ -198,7 +199,7 @@ impl<'a> Summary<'a> {
                 _ => return None,
             }
         }
-        Some(())
+        Some(reader.queues)
     }
 }
 
@@ -246,7 +247,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::format::{MessageHead, message_bytes, put_message};
+    use crate::log::format::message_bytes;
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
@@ -277,12 +278,9 @@ mod tests {
             match put.clone() {
                 Put::Message(sequence, published_ms, ttl_ms, blocks, queues, len) => {
                     block += blocks;
-                    let head = MessageHead { sequence, published_ms, ttl_ms, spilled: false };
-                    let mut record = Vec::new();
-                    put_message(&mut record, &head, queues.iter().copied(), &[&vec![7; len]]);
-                    writer.message(&RecordInPlace(&mut record), block);
                     let bytes = message_bytes(queues.len(), len) as u32;
                     let message = SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes };
+                    writer.message(&message, queues.iter().copied());
                     items.push(in_words(&Item::Message(message, &queues)));
                 }
                 Put::Settled(settled) => {

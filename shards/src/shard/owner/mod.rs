@@ -254,7 +254,8 @@ impl Owner {
         ttl_ms: Option<u64>,
         from: Option<&Publisher>,
     ) -> Admitted {
-        let (mut stored, mut sync, mut accepted, mut confirm) = (None, false, true, None);
+        let (mut stored, mut accepted, mut confirm) = (None, true, None);
+        let mut asked = Durability::Memory;
         // The durable queues of the message, and those of them that have given it to somebody already: an
         // allocation only for a message in many.
         let (mut appended, mut claimed) = (Durables::new(), Durables::new());
@@ -270,11 +271,10 @@ impl Owner {
                 Entered::Gone => {}
                 Entered::Ready | Entered::Claimed => {
                     let queue = self.queue_at(slot);
-                    let lesser = durability.min(queue.durability);
-                    if lesser > Durability::Memory
+                    if durability > Durability::Memory
                         && let Some(durable) = queue.durable_id
                     {
-                        sync |= lesser == Durability::Fsync;
+                        asked = asked.max(durability.min(queue.durability));
                         appended.push(durable);
                         if entered == Entered::Claimed {
                             claimed.push(durable);
@@ -286,7 +286,10 @@ impl Owner {
             }
         }
         let mut logged = None;
-        if !appended.is_empty() {
+        // If one durable queue asks for it, all of them have the message in the log: whoever lets go of it
+        // need not know who asked.
+        if asked > Durability::Memory {
+            let sync = asked == Durability::Fsync;
             let Logged { sequence, in_log } = out.fx.append(&record.view(), ttl_ms, sync, &appended);
             if in_log {
                 self.store.set_log(stored.expect("a durable entry refers to a stored message"), sequence);

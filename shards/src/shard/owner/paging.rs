@@ -84,8 +84,8 @@ impl Owner {
         queue.paged_to = at.min(entries.published());
     }
 
-    /// Pages out the first message at or behind `from` that is in memory, within `most` positions. Gives
-    /// where to go on; none if that message has to be committed first.
+    /// Pages out the first message at or behind `from` that is in memory, within `most` positions, or spills
+    /// it. Gives where to go on; none if a commit has to come first.
     fn page_out_next<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -98,11 +98,15 @@ impl Owner {
         let (found, next) = entries.next_in_memory(from, most);
         let Some((position, message)) = found else { return Some(next) };
         let (id, is_durable) = (queue.info.id, queue.durable_id.is_some());
+        if self.store.is_spilling(message) {
+            return None;
+        }
         let in_log = self.store.in_log(message);
         if in_log.name == 0 || !(is_durable || in_log.for_any_queue) {
             if !self.short_of_space
                 && let Some(name) = out.fx.spill(&self.store.record(message).view())
             {
+                self.store.set_spilling(message, true);
                 self.spilling.push_back(Spilling { queue: id, position, message, name });
             }
             return Some(next);
@@ -122,6 +126,7 @@ impl Owner {
             && first.name <= self.committed
         {
             let Spilling { queue, position, message, name } = self.spilling.pop_front().expect("looked at");
+            self.store.set_spilling(message, false);
             let gone = match self.queue_mut(queue).map(|queue| &mut queue.entries) {
                 Some(Ledger::Plain(entries)) => entries.page_out(position, message, name),
                 _ => false,

@@ -1,0 +1,268 @@
+//! Commits of a shard's log: put together while another is under way, closed, written, and done.
+//!
+//! One write is in flight at a time; everything that comes meanwhile is in builders and goes out next. What
+//! was settled before its commit began is left out of it, or struck out where other queues have it.
+
+use std::io;
+
+use super::directory::{Located, Place, counted_bytes, short_builder, short_segment};
+use super::disk::{AlignedBuffer, Disk};
+use super::format::{
+    self, BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, RecordInPlace, SegmentHeader, Sequence, padded,
+};
+use super::shard_log::{LogFailed, LogOptions, Settlement, ShardLog};
+use super::space::{Next, Segment};
+use super::summary::SummarizedMessage;
+use crate::limits::{SETTLE_DELAY_MS, SETTLEMENTS_PER_COMMIT_MAX};
+
+/// A commit that is being put together.
+#[derive(Debug)]
+pub(super) struct Builder {
+    pub number: u64,
+    /// Room for the header, then records.
+    pub buffer: AlignedBuffer,
+    /// Records that some queue has.
+    pub live: u32,
+    /// The last message that was appended for the first time.
+    pub last: Sequence,
+    /// A message in it is to be on stable storage.
+    pub sync: bool,
+    /// When its first message came.
+    pub since_ms: u64,
+}
+
+impl Builder {
+    pub(super) fn put(&mut self, bytes: usize, relocated: bool, write: impl FnOnce(&mut Vec<u8>)) -> Place {
+        let offset = u32::try_from(self.buffer.len()).expect("a commit is below 4 GiB");
+        self.buffer.append(bytes, write);
+        self.live += 1;
+        Place::Builder { builder: short_builder(self.number), offset, relocated }
+    }
+
+    /// The record that begins at this offset.
+    pub(super) fn record(&mut self, offset: u32) -> RecordInPlace<'_> {
+        RecordInPlace(&mut self.buffer.as_mut_slice()[offset as usize..])
+    }
+
+    /// Nothing in it must be written.
+    pub(super) fn is_void(&self) -> bool {
+        self.live == 0
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct InFlight {
+    builder: Option<u64>,
+    last: Sequence,
+    commit: u64,
+    settled: Vec<Settlement>,
+    sync: bool,
+    /// Where it is being written.
+    pub segment: u64,
+    pub offset: u64,
+}
+
+impl<D: Disk> ShardLog<D> {
+    fn new_buffer(&mut self) -> AlignedBuffer {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.append(COMMIT_HEADER_BYTES, |out| out.extend_from_slice(&[0; COMMIT_HEADER_BYTES]));
+        buffer
+    }
+
+    pub(super) fn builder_for(&mut self, bytes: usize) -> &mut Builder {
+        let most = self.options.commit_bytes;
+        let fits = |builder: &Builder| {
+            builder.buffer.len() <= COMMIT_HEADER_BYTES || builder.buffer.len() + bytes <= most
+        };
+        if !self.builders.back().is_some_and(fits) {
+            let buffer = self.new_buffer();
+            let (number, last) = (self.next_builder, self.next_sequence - 1);
+            self.next_builder += 1;
+            let since_ms = self.now_ms;
+            self.builders.push_back(Builder { number, buffer, live: 0, last, sync: false, since_ms });
+        }
+        self.builders.back_mut().expect("one was just added")
+    }
+
+    pub(super) fn begin_commit(&mut self) {
+        if self.in_flight.is_some() || self.failed.is_some() {
+            return;
+        }
+        // Messages that are all settled need no write, and count as written.
+        while self.builders.front().is_some_and(Builder::is_void) {
+            let void = self.builders.pop_front().expect("it was just looked at");
+            self.builder_done(void.number, void.last);
+            self.keep_buffer(void.buffer);
+        }
+        if self.commit_due_ms().is_some() {
+            return;
+        }
+        let settle = self.settled.len() >= SETTLEMENTS_PER_COMMIT_MAX
+            || (!self.settled.is_empty()
+                && (self.flushing || self.now_ms >= self.settled_since_ms + SETTLE_DELAY_MS));
+        if self.builders.is_empty() && !settle {
+            return;
+        }
+        let settlements = self.settled.len().min(SETTLEMENTS_PER_COMMIT_MAX);
+        let payload = self.builders.front().map_or(COMMIT_HEADER_BYTES, |builder| builder.buffer.len());
+        let room = padded(payload + format::settled_bytes(settlements)) as u64;
+        let Some(begins) = self.make_room(room) else { return };
+        self.write_commit(begins, settlements);
+    }
+
+    /// Makes the last segment one that has this much room. None if it must be waited for; else whether
+    /// the segment begins with this commit.
+    fn make_room(&mut self, room: u64) -> Option<bool> {
+        let active = self.segments.back().filter(|_| self.began_segment);
+        if active.is_some_and(|active| active.bytes - active.used >= room) {
+            return Some(false);
+        }
+        let needed = room + BLOCK_BYTES as u64;
+        match self.next {
+            Next::Ready(bytes) if bytes >= needed => {
+                self.close_segment();
+                self.last_segment += 1;
+                (self.next, self.began_segment) = (Next::Missing, true);
+                self.push_segment(Segment { number: self.last_segment, bytes, used: 0, live: 0 });
+                Some(true)
+            }
+            Next::Asked(_) => None,
+            Next::Missing | Next::Ready(_) => {
+                self.prepare_next(needed.max(self.options.segment_bytes), None);
+                None
+            }
+        }
+    }
+
+    /// The last segment is not written to any more: what is in it is written down beside it.
+    fn close_segment(&mut self) {
+        if self.began_segment {
+            let segment = self.segments.back().expect("one was begun");
+            let summary =
+                self.summary.finish(self.options.shard, segment.number, segment.used, self.last_commit);
+            self.disk.summarize(segment.number, summary);
+        }
+    }
+
+    fn write_commit(&mut self, begins: bool, settlements: usize) {
+        let builder = self.builders.pop_front();
+        let (number, last, mut sync) = match &builder {
+            Some(builder) => (Some(builder.number), builder.last, builder.sync),
+            None => (None, self.committed, false),
+        };
+        let segment = self.segments.back_mut().expect("there is room in a segment");
+        let (segment, offset) = (segment.number, segment.used);
+        if begins {
+            self.summary.begin(self.last_commit + 1);
+        }
+        let header_bytes = if begins { BLOCK_BYTES as u64 } else { 0 };
+        let block = ((offset + header_bytes) / BLOCK_BYTES as u64) as u32;
+        let (mut buffer, mut records) = match builder {
+            Some(builder) => self.place(builder, segment, block),
+            None => (self.new_buffer(), 0),
+        };
+        let settled: Vec<Settlement> = self.settled.drain(..settlements).collect();
+        if !settled.is_empty() {
+            buffer.append(format::settled_bytes(settled.len()), |out| format::put_settled(out, &settled));
+            self.summary.settled(&settled);
+            (records, sync) = (records + 1, sync || self.options.sync);
+        }
+        let header = CommitHeader {
+            segment,
+            first_commit: self.summary.first_commit(),
+            commit: self.last_commit + 1,
+            frontier: self.last_synced,
+            epoch: self.options.epoch,
+            payload_bytes: u32::try_from(buffer.len() - COMMIT_HEADER_BYTES)
+                .expect("a commit is below 4 GiB"),
+            records,
+        };
+        header.seal(buffer.as_mut_slice());
+        buffer.pad_to(padded(buffer.len()));
+        if begins {
+            buffer = with_segment_header(&self.options, segment, &buffer);
+        }
+        let active = self.segments.back_mut().expect("there is room in a segment");
+        active.used += buffer.len() as u64;
+        debug_assert!(active.used <= active.bytes, "there was room for the commit");
+        self.in_flight =
+            Some(InFlight { builder: number, last, commit: header.commit, settled, sync, segment, offset });
+        self.disk.write(segment, offset, buffer, sync);
+    }
+
+    /// Closes the gaps of what need not be written, and enters the rest in the segment that it goes to.
+    /// Gives the bytes and how many records they are.
+    fn place(&mut self, builder: Builder, segment: u64, block: u32) -> (AlignedBuffer, u32) {
+        let Builder { number, mut buffer, .. } = builder;
+        let (end, mut from, mut to, mut records) =
+            (buffer.len(), COMMIT_HEADER_BYTES, COMMIT_HEADER_BYTES, 0);
+        let (here, to_segment) = (short_builder(number), short_segment(segment));
+        while from < end {
+            let record = RecordInPlace(&mut buffer.as_mut_slice()[from..end]);
+            let (bytes, sequence) = (record.bytes(), record.sequence());
+            let located = self.directory.get(sequence).filter(|located| {
+                matches!(located.place, Place::Builder { builder, offset, .. }
+                    if builder == here && offset as usize == from)
+            });
+            if let Some(located) = located {
+                let counted = counted_bytes(bytes);
+                let place = Place::Segment { segment: to_segment, block, bytes: counted };
+                self.directory.set(sequence, Located { place, ..located });
+                if !located.spilled {
+                    let (published_ms, ttl_ms) = record.times();
+                    let bytes = bytes as u32;
+                    let message = SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes };
+                    self.summary.message(&message, record.queues());
+                }
+                if to < from {
+                    buffer.as_mut_slice().copy_within(from..from + bytes, to);
+                }
+                (to, records) = (to + bytes, records + 1);
+            }
+            from += bytes;
+        }
+        buffer.truncate(to);
+        self.segments.back_mut().expect("there is room in a segment").live += u64::from(records);
+        (buffer, records)
+    }
+
+    pub(super) fn written(&mut self, buffer: AlignedBuffer, result: io::Result<()>) {
+        let done = self.in_flight.take().expect("only what was given to the disk comes back");
+        if let Err(error) = result {
+            self.failed = Some(LogFailed { shard: self.options.shard, reason: error.to_string() });
+            return;
+        }
+        self.last_commit = done.commit;
+        if done.sync {
+            self.last_synced = done.commit;
+        }
+        self.counts.commits += 1;
+        self.written.extend_from_slice(&done.settled);
+        if let Some(builder) = done.builder {
+            self.builder_done(builder, done.last);
+        }
+        self.reading.commit_done();
+        self.keep_buffer(buffer);
+    }
+
+    fn builder_done(&mut self, number: u64, last: Sequence) {
+        self.committed = self.committed.max(last);
+        self.builders_done = number + 1;
+        self.relocation.builder_done(number);
+    }
+
+    fn keep_buffer(&mut self, mut buffer: AlignedBuffer) {
+        buffer.clear();
+        if self.spare.len() < 3 && buffer.capacity() <= 3 * self.options.commit_bytes {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+fn with_segment_header(options: &LogOptions, segment: u64, commit: &AlignedBuffer) -> AlignedBuffer {
+    let header = SegmentHeader { shard: options.shard, segment, epoch: options.epoch };
+    let mut buffer = AlignedBuffer::with_capacity(BLOCK_BYTES + commit.len());
+    buffer.append(BLOCK_BYTES, |out| header.write(out));
+    buffer.append(commit.len(), |out| out.extend_from_slice(commit.as_slice()));
+    buffer
+}
