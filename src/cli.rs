@@ -3,6 +3,8 @@
 //! Runs on the main thread. Exit codes: 0 done, 1 the broker failed while it ran, 2 it did not start or the
 //! command line is wrong.
 
+mod policy;
+
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -13,9 +15,11 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use thiserror::Error;
 
+use self::policy::PolicyCommand;
 use crate::boot::{self, BootError, ServerPlan};
 use crate::check_store::{CheckError, check_store};
 use crate::config::{Assignment, Config, ConfigError, FILE_VARIABLE, Sources};
+use crate::policies::PolicyError;
 
 /// An AMQP 0-9-1 broker for dedicated Linux servers.
 #[derive(Debug, Parser)]
@@ -39,6 +43,9 @@ enum Command {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
+    /// Policies of a stopped broker: what is asked of queues and exchanges by their names.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
 }
 
 const SERVE_HELP: &str = "\
@@ -96,6 +103,8 @@ enum CliError {
     Boot(#[from] BootError),
     #[error(transparent)]
     Check(#[from] CheckError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     #[error("{} is damaged in {damage} places", path.display())]
     Damaged { path: PathBuf, damage: usize },
 }
@@ -123,6 +132,7 @@ pub fn run<E: Display>(
             Ok(())
         }
         Command::CheckStore { directory } => check_data(directory),
+        Command::Policy(command) => policy::run(command).map(|text| print(&text)).map_err(CliError::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -217,7 +227,7 @@ fn exit_code(error: &CliError) -> u8 {
     match error {
         CliError::Boot(error) => error.exit_code(),
         CliError::Damaged { .. } => 1,
-        CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) => 2,
+        CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) | CliError::Policy(_) => 2,
     }
 }
 

@@ -9,7 +9,9 @@ fn serve_args(flags: &[&str]) -> ServeArgs {
     let arguments = ["lepus", "serve"].iter().chain(flags);
     match CommandLine::try_parse_from(arguments).unwrap().command {
         Command::Serve(args) => args,
-        Command::Config(_) | Command::CheckStore { .. } => unreachable!("serve was given"),
+        Command::Config(_) | Command::CheckStore { .. } | Command::Policy(_) => {
+            unreachable!("serve was given")
+        }
     }
 }
 

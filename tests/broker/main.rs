@@ -19,6 +19,7 @@ mod hostile;
 mod idle;
 mod ledger;
 mod lifecycle;
+mod policies;
 mod prefetch;
 mod queues;
 mod replies;

@@ -197,7 +197,7 @@ impl QueueInfo {
     pub fn settings(&self) -> QueueSettings {
         let arguments = match &self.policy {
             None => Cow::Borrowed(&self.arguments),
-            Some(policy) => Cow::Owned(policy.with_arguments(&self.arguments)),
+            Some(policy) => Cow::Owned(policy.with_arguments(self.kind(), &self.arguments)),
         };
         let mut settings = QueueSettings::from_arguments(&arguments);
         if self.kind() == QueueKind::Quorum && !arguments.contains_key("x-delivery-limit") {
@@ -222,7 +222,7 @@ impl QueueInfo {
         let given = self.arguments.get("x-consumer-timeout");
         match &self.policy {
             None => given?.as_integer(),
-            Some(policy) => policy.with_argument("consumer-timeout", given)?.as_integer(),
+            Some(policy) => policy.with_argument(self.kind(), "consumer-timeout", given)?.as_integer(),
         }?
         .try_into()
         .ok()

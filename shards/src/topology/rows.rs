@@ -3,11 +3,11 @@
 //! Written by the writer's shard. Kept are durable exchanges, durable queues that are not exclusive,
 //! and bindings between two of them; everything else ends with the process and never gets here.
 //!
-//! **Key**, version 1: a byte for the kind of row (`1` exchange, `2` queue, `3` binding, `4` policy, `5` operator
-//! policy), then the
-//! parts that tell rows of the kind apart, each closed by the bytes 0, 1 (a 0 inside a part is written
-//! 0, 255, so that keys sort as their parts do). Exchange, queue and policies: vhost, name. Binding: vhost,
-//! source, `q` or `e`, destination, routing key; then, if it has any, the arguments as MessagePack.
+//! **Key**, version 1: a byte for the kind of row (`1` exchange, `2` queue, `3` binding, `4` policy,
+//! `5` operator policy), then the parts that tell rows of the kind apart, each closed by the bytes 0, 1 (a 0
+//! inside a part is written 0, 255, so that keys sort as their parts do). Exchange, queue and policies:
+//! vhost, name. Binding: vhost, source, `q` or `e`, destination, routing key; then, if it has any, the
+//! arguments as MessagePack.
 //!
 //! **Value**: the format's version in one byte ([`FORMAT`]), then a MessagePack map with named fields
 //! that repeats what the key says. A queue's row also says by which name, and in which shard's log, its
@@ -291,6 +291,38 @@ mod tests {
             "\\x01\\x86\\xa5vhost\\xa1/\\xa4name\\xa1q\\xabauto_delete\\xc2\\xa9arguments\\x81\\xa9x-expires\\x81\\xa3I32\\x05\\xaadurable_id\\x07\\xa3log\\x00"
         );
         assert!(restore(vec![(key, value)]).is_ok());
+    }
+
+    #[test]
+    fn version_1_of_policies_stays_as_it_is() {
+        // Frozen, as above.
+        let policy = Policy {
+            name: "p".into(),
+            pattern: "^q".into(),
+            apply_to: super::super::ApplyTo::ClassicQueues,
+            priority: -1,
+            definition: [("max-length".to_owned(), Value::I64(5))].into(),
+        };
+        for (of, kind) in [(PolicyOf::User, '4'), (PolicyOf::Operator, '5')] {
+            let StoreWrite { key, value } = put_policy("/", of, &policy);
+            let value = value.unwrap();
+            assert_eq!(key.escape_ascii().to_string(), format!("{kind}/\\x00\\x01p\\x00\\x01"));
+            assert_eq!(
+                value.escape_ascii().to_string(),
+                "\\x01\\x82\\xa5vhost\\xa1/\\xa6policy\\x85\\xa4name\\xa1p\\xa7pattern\\xa2^q\\xa8apply_to\\xadClassicQueues\\xa8priority\\xff\\xaadefinition\\x81\\xaamax-length\\x81\\xa3I64\\x05"
+            );
+            let writer = restore(vec![(key, value)]).unwrap();
+            assert_eq!(writer.policies().collect::<Vec<_>>(), [("/", of, &policy)]);
+        }
+    }
+
+    #[test]
+    fn a_stored_policy_with_a_broken_pattern_is_damage() {
+        let (name, pattern, apply_to) = ("p".into(), "(".into(), super::super::ApplyTo::All);
+        let policy = Policy { name, pattern, apply_to, priority: 0, definition: Arguments::new() };
+        let StoreWrite { key, value } = put_policy("/", PolicyOf::User, &policy);
+        let text = restore(vec![(key, value.unwrap())]).unwrap_err().to_string();
+        assert!(text.contains("damaged (pattern should be regular expression"), "{text}");
     }
 
     #[test]

@@ -5,7 +5,9 @@
 
 use super::super::checks::{TIME_MS_MAX, erlang_term, precondition};
 use super::PolicyOf;
+use crate::limits::NAME_BYTES_MAX;
 use crate::queue::Overflow;
+use crate::topology::QueueKind;
 use crate::{Arguments, Refusal, Value};
 
 /// What values a setting takes.
@@ -71,8 +73,32 @@ const SETTINGS: [Setting; 13] = [
     setting("alternate-exchange", "alternate exchange name", Form::Text),
     setting("queue-mode", "queue-mode value", Form::Word(&["default", "lazy"])),
     Setting { of_operators: true, ..setting("queue-version", "queue-version value", Form::Number(1, 2)) },
-    Setting { merge: Merge::LowerAboveZero, ..limit("consumer-timeout", "consumer timeout", NUMBER) },
+    Setting { merge: Merge::LowerAboveZero, ..setting("consumer-timeout", "consumer timeout", NUMBER) },
 ];
+
+/// Settings that RabbitMQ's queues of a type do not know, although those of another type do.
+const NOT_OF_CLASSIC: [&str; 2] = ["delivery-limit", "dead-letter-strategy"];
+const NOT_OF_QUORUM: [&str; 1] = ["queue-mode"];
+
+/// Whether queues of this type know all settings. A policy with one that they do not know is not for them,
+/// as a whole: another one counts, or none.
+pub(super) fn fits(kind: QueueKind, definition: &Arguments) -> bool {
+    let unknown: &[&str] = match kind {
+        QueueKind::Classic => &NOT_OF_CLASSIC,
+        QueueKind::Quorum => &NOT_OF_QUORUM,
+    };
+    !unknown.iter().any(|name| definition.contains_key(*name))
+}
+
+/// What a policy's setting and a queue's argument come to.
+pub(super) fn with_argument(kind: QueueKind, name: &str, by_policy: &Value, given: Option<&Value>) -> Value {
+    match given {
+        // The one setting where a policy overrules arguments.
+        Some(_) if name == "overflow" && kind == QueueKind::Quorum => by_policy.clone(),
+        Some(given) => merged(name, by_policy, given),
+        None => by_policy.clone(),
+    }
+}
 
 /// A definition that a policy may have.
 ///
@@ -110,7 +136,7 @@ impl Form {
             Form::Number(first, last) => {
                 value.as_integer().is_some_and(|number| (first..=last).contains(&number))
             }
-            Form::Text => value.as_text().is_some(),
+            Form::Text => value.as_text().is_some_and(|text| text.len() <= NAME_BYTES_MAX),
             Form::Word(words) => value.as_text().is_some_and(|text| words.contains(&text)),
             Form::Overflow => value.as_text().and_then(Overflow::from_name).is_some(),
         }

@@ -8,7 +8,7 @@
 //! the two say is merged: of limits the lower counts, of the rest what the operator says.
 //!
 //! What a policy says and what an object's arguments say is merged in turn: of limits the lower counts, of
-//! the rest what the argument says.
+//! the rest what the argument says, but for the overflow of quorum queues.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ use fancy_regex::Regex;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::definition::check;
-use self::definition::merged;
+use self::definition::{fits, merged, with_argument};
 use super::checks::precondition;
 use super::{ExchangeInfo, QueueInfo, QueueKind};
 use crate::{Arguments, Refusal, Value};
@@ -112,27 +112,23 @@ pub struct EffectivePolicy {
 
 impl EffectivePolicy {
     /// What the arguments of a queue and its policies say together, under the names of arguments.
-    pub fn with_arguments(&self, arguments: &Arguments) -> Arguments {
+    pub fn with_arguments(&self, kind: QueueKind, arguments: &Arguments) -> Arguments {
         let mut all = arguments.clone();
         for (name, value) in &self.definition {
             let argument = format!("x-{name}");
-            let value = with_argument(name, value, arguments.get(&argument));
+            let value = with_argument(kind, name, value, arguments.get(&argument));
             all.insert(argument, value);
         }
         all
     }
 
     /// The same for one setting, by its name in a policy.
-    pub fn with_argument(&self, name: &str, given: Option<&Value>) -> Option<Value> {
+    pub fn with_argument(&self, kind: QueueKind, name: &str, given: Option<&Value>) -> Option<Value> {
         match self.definition.get(name) {
-            Some(value) => Some(with_argument(name, value, given)),
+            Some(value) => Some(with_argument(kind, name, value, given)),
             None => given.cloned(),
         }
     }
-}
-
-fn with_argument(name: &str, value: &Value, given: Option<&Value>) -> Value {
-    given.map_or_else(|| value.clone(), |given| merged(name, value, given))
 }
 
 #[derive(Debug)]
@@ -183,19 +179,22 @@ impl Policies {
 
     /// What is asked of a queue.
     pub fn for_queue(&self, vhost: &str, queue: &QueueInfo) -> Option<Arc<EffectivePolicy>> {
-        self.effective(vhost, &queue.name, |apply_to| apply_to.queues(queue.kind()))
+        let kind = queue.kind();
+        self.effective(vhost, &queue.name, |policy| {
+            policy.apply_to.queues(kind) && fits(kind, &policy.definition)
+        })
     }
 
     /// What is asked of an exchange.
     pub fn for_exchange(&self, vhost: &str, exchange: &ExchangeInfo) -> Option<Arc<EffectivePolicy>> {
-        self.effective(vhost, &exchange.name, ApplyTo::exchanges)
+        self.effective(vhost, &exchange.name, |policy| policy.apply_to.exchanges())
     }
 
     fn effective(
         &self,
         vhost: &str,
         name: &str,
-        applies: impl Fn(ApplyTo) -> bool,
+        applies: impl Fn(&Policy) -> bool,
     ) -> Option<Arc<EffectivePolicy>> {
         if self.all.is_empty() {
             return None;
@@ -225,14 +224,14 @@ impl Policies {
         vhost: &str,
         of: PolicyOf,
         name: &str,
-        applies: impl Fn(ApplyTo) -> bool,
+        applies: impl Fn(&Policy) -> bool,
     ) -> Option<&Compiled> {
         let mut best: Option<&Compiled> = None;
         for compiled in self.all.get(&(vhost.to_owned(), of))?.values() {
-            let higher = best.is_none_or(|best| compiled.policy.priority > best.policy.priority);
+            let Compiled { policy, pattern, .. } = compiled;
+            let higher = best.is_none_or(|best| policy.priority > best.policy.priority);
             // A pattern that takes too long to try fits nothing.
-            if higher && applies(compiled.policy.apply_to) && compiled.pattern.is_match(name).unwrap_or(false)
-            {
+            if higher && applies(policy) && pattern.is_match(name).unwrap_or(false) {
                 best = Some(compiled);
             }
         }

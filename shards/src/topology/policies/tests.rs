@@ -1,6 +1,7 @@
 //! Which policy counts, what it may say, and how what several say becomes one.
 
 use super::*;
+use crate::queue::Overflow;
 use crate::{DurableId, QueueId, ShardId};
 
 fn text(text: &str) -> Value {
@@ -113,6 +114,35 @@ fn a_policy_applies_to_what_it_says() {
 }
 
 #[test]
+fn a_policy_with_a_setting_that_a_queues_type_does_not_know_is_not_for_it_at_all() {
+    let limit = ("max-length", number(1));
+    let policies = policies(&[
+        (PolicyOf::User, policy("high", "", 5, &[("delivery-limit", number(5)), limit.clone()])),
+        (PolicyOf::User, policy("middle", "", 3, &[("queue-mode", text("lazy")), limit.clone()])),
+        (PolicyOf::User, policy("low", "", 1, &[limit])),
+        (PolicyOf::Operator, policy("bound", "", 1, &[("delivery-limit", number(5))])),
+    ]);
+    let name = |queue: &QueueInfo| {
+        let found = policies.for_queue("/", queue).unwrap();
+        (found.policy.clone().unwrap(), found.operator_policy.clone())
+    };
+    assert_eq!(name(&queue("q", &[])), ("middle".into(), None));
+    let quorum = queue("q", &[("x-queue-type", text("quorum"))]);
+    assert_eq!(name(&quorum), ("high".into(), Some("bound".into())));
+}
+
+#[test]
+fn what_becomes_of_too_much_is_said_by_the_argument_or_for_a_quorum_queue_by_the_policy() {
+    let asked = [("overflow", text("reject-publish")), ("max-length", number(3))];
+    let policies = policies(&[(PolicyOf::User, policy("p", "", 0, &asked))]);
+    for (kind, expected) in [("classic", Overflow::DropHead), ("quorum", Overflow::RejectPublish)] {
+        let mut queue = queue("q", &[("x-queue-type", text(kind)), ("x-overflow", text("drop-head"))]);
+        queue.policy = policies.for_queue("/", &queue);
+        assert_eq!(queue.settings().bound.unwrap().overflow, expected, "{kind}");
+    }
+}
+
+#[test]
 fn an_operator_bounds_what_a_policy_asks_for() {
     let policies = policies(&[
         (
@@ -126,7 +156,7 @@ fn an_operator_bounds_what_a_policy_asks_for() {
                     ("message-ttl", number(5)),
                     ("overflow", text("drop-head")),
                     ("delivery-limit", number(-1)),
-                    ("consumer-timeout", number(0)),
+                    ("consumer-timeout", number(60_000)),
                     ("dead-letter-exchange", text("dlx")),
                 ],
             ),
@@ -142,13 +172,13 @@ fn an_operator_bounds_what_a_policy_asks_for() {
                     ("message-ttl", number(7)),
                     ("overflow", text("reject-publish")),
                     ("delivery-limit", number(4)),
-                    ("consumer-timeout", number(60_000)),
                     ("expires", number(9)),
                 ],
             ),
         ),
     ]);
-    let found = policies.for_queue("/", &queue("q", &[])).unwrap();
+    let quorum = [("x-queue-type", text("quorum"))];
+    let found = policies.for_queue("/", &queue("q", &quorum)).unwrap();
     let expected = [
         ("max-length", number(3)),
         ("message-ttl", number(5)),
@@ -183,7 +213,7 @@ fn of_limits_the_lower_counts_and_of_the_rest_what_the_argument_says() {
     queue.policy = policies.for_queue("/", &queue);
     let settings = queue.settings();
     let bound = settings.bound.unwrap();
-    assert_eq!((bound.messages, bound.overflow), (Some(3), crate::queue::Overflow::RejectPublish));
+    assert_eq!((bound.messages, bound.overflow), (Some(3), Overflow::RejectPublish));
     assert_eq!(settings.message_ttl_ms, Some(5));
     let dead_letter = settings.dead_letter.unwrap();
     assert_eq!((&*dead_letter.exchange, dead_letter.routing_key.as_deref()), ("by-argument", Some("key")));
@@ -230,6 +260,7 @@ fn a_definition_is_checked_in_rabbitmqs_words() {
         ("dead-letter-exchange", number(5), "5 is not a valid dead letter exchange name"),
         ("alternate-exchange", number(5), "5 is not a valid alternate exchange name"),
         ("dead-letter-strategy", text("foo"), "<<\"foo\">> is not a valid dead letter strategy"),
+        ("dead-letter-exchange", text(&"x".repeat(255)), "ok"),
         ("queue-version", number(3), "3 is not a valid queue-version value"),
         ("delivery-limit", number(-1), "ok"),
         ("queue-mode", text("lazy"), "ok"),
@@ -237,10 +268,11 @@ fn a_definition_is_checked_in_rabbitmqs_words() {
     ] {
         assert_eq!(user(name, value), expected);
     }
+    assert_ne!(user("dead-letter-exchange", text(&"x".repeat(256))), "ok", "no exchange has such a name");
     let operator = |name: &str, value: Value| said(PolicyOf::Operator, &[(name, value)]);
-    for (name, value) in [("alternate-exchange", text("a")), ("dead-letter-exchange", text("a"))] {
+    for name in ["alternate-exchange", "dead-letter-exchange", "consumer-timeout"] {
         assert_eq!(
-            operator(name, value),
+            operator(name, text("a")),
             format!("[{{<<\"{name}\">>,<<\"a\">>}}] are not recognised policy settings")
         );
     }
