@@ -63,13 +63,6 @@ impl Queue {
         !self.entries.has_levels() && self.settings.bound.is_none_or(|bound| bound.bytes.is_none())
     }
 
-    /// A ready message is back in memory. Only a queue that has got its bound in bytes since counts it.
-    pub fn count_paged_in(&mut self, body_bytes: u64) {
-        if self.settings.bound.is_some_and(|bound| bound.bytes.is_some()) {
-            self.ready_bytes += body_bytes;
-        }
-    }
-
     /// There is a message, somebody may be able to take one, and none is being waited for.
     pub fn can_be_served(&self) -> bool {
         self.entries.ready() > 0 && !self.awaits_load && !self.turns.is_empty()

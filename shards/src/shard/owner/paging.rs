@@ -157,7 +157,7 @@ impl Owner {
                 Loaded::Record(record) => {
                     let message = self.store.page_in(Record::from_bytes(record.into()), name);
                     queue.entries.page_in(position, message);
-                    queue.count_paged_in(self.store.body_bytes(message));
+                    self.came_back(slot, message);
                     return true;
                 }
                 Loaded::Later => {
@@ -188,7 +188,7 @@ impl Owner {
             Loaded::Record(record) => {
                 let message = self.store.page_in(Record::from_bytes(record.into()), name);
                 queue.entries.page_in(position, message);
-                queue.count_paged_in(self.store.body_bytes(message));
+                self.came_back(slot, message);
                 true
             }
             Loaded::Later => {
