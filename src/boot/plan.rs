@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use lepus_storage::TopologyStore;
 
+use super::pulse::Pulse;
 use super::shutdown::ShutdownSignal;
 use crate::config::Settings;
 
@@ -32,6 +33,8 @@ pub struct ServerPlan {
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// Asks for a drain and a stop.
     pub shutdown: Arc<ShutdownSignal>,
+    /// Where each shard notes that it turns.
+    pub pulse: Arc<Pulse>,
     /// To be called once, when all shards run and connections are accepted: says so on stdout.
     pub on_ready: Box<dyn FnOnce() + Send>,
 }

@@ -28,7 +28,7 @@ use super::recovery::{self, LogError};
 use super::store::Persistence;
 use super::surroundings::Surroundings;
 use super::worker::{Handover, Home, WorkerParts};
-use crate::boot::ShutdownSignal;
+use crate::boot::{Pulse, ShutdownSignal};
 
 /// Why the server did not run, or did not go on.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +81,8 @@ pub struct Broker {
     pub write_stall_timeout_ms: u64,
     /// Asks for a drain and a stop.
     pub shutdown: Arc<ShutdownSignal>,
+    /// Where each shard notes that it turns.
+    pub pulse: Arc<Pulse>,
     /// Called once, when all shards run and connections are accepted.
     pub on_ready: Box<dyn FnOnce() + Send>,
 }
@@ -105,6 +107,7 @@ struct Common {
     startup: Startup,
     changes: Vec<Change>,
     drain: Arc<DrainShared>,
+    pulse: Arc<Pulse>,
     started: Instant,
     open: Arc<AtomicUsize>,
     shards: usize,
@@ -187,6 +190,7 @@ impl Broker {
             startup: Startup { missing: AtomicUsize::new(shards), on_ready: Mutex::new(Some(self.on_ready)) },
             changes: self.changes,
             drain: Arc::new(DrainShared::new(self.shutdown, doorbells.clone())),
+            pulse: self.pulse,
             started: Instant::now(),
             open: Arc::new(AtomicUsize::new(0)),
             shards,
@@ -272,6 +276,7 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         write_stall_timeout_ms: common.write_stall_timeout_ms,
         open: Arc::clone(&common.open),
         drain: Drain::new(Arc::clone(&common.drain)),
+        pulse: Arc::clone(&common.pulse),
     });
     spawn(answer_bell(waiter, Rc::clone(&home)));
     spawn(tick(Rc::clone(&home)));

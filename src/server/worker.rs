@@ -25,6 +25,7 @@ use super::drain::Drain;
 use super::limits::{LINGER_MS, READ_BUFFER_BYTES};
 use super::protocol::{Disposition, Protocol};
 use super::surroundings::Surroundings;
+use crate::boot::Pulse;
 
 /// A shard's worker and the wake-up of its pump, for all tasks of the shard.
 pub(super) struct Home<P> {
@@ -50,6 +51,7 @@ pub(super) struct WorkerParts<P> {
     /// Connections of the whole broker.
     pub open: Arc<AtomicUsize>,
     pub drain: Drain,
+    pub pulse: Arc<Pulse>,
 }
 
 /// What a turn leaves to be done by tasks.
@@ -78,6 +80,7 @@ pub(super) struct Worker<P> {
     write_stall_timeout_ms: u64,
     open: Arc<AtomicUsize>,
     drain: Drain,
+    pulse: Arc<Pulse>,
     /// By slot.
     connections: Vec<Option<Rc<Connection>>>,
     connected: usize,
@@ -113,6 +116,7 @@ impl<P: Protocol> Home<P> {
             write_stall_timeout_ms: parts.write_stall_timeout_ms,
             open: parts.open,
             drain: parts.drain,
+            pulse: parts.pulse,
             connections: Vec::new(),
             connected: 0,
             read_buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
@@ -137,6 +141,7 @@ impl<P: Protocol> Worker<P> {
     /// One turn: everything that has come in since the last one goes where it belongs.
     pub fn turn(&mut self) -> Turn {
         self.wake.clear();
+        self.pulse.beat(self.shard.id().0 as usize);
         let mut turn = Turn::default();
         self.shard.set_time(self.now_ms());
         self.take_handovers(&mut turn);

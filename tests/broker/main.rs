@@ -5,6 +5,7 @@
 //! starts its broker with [`lepus_tests::Broker::own`], and passes without a word when the tests run against another one.
 
 mod backlog;
+mod bench;
 mod clients;
 mod compete;
 mod content;
@@ -23,3 +24,4 @@ mod policies;
 mod prefetch;
 mod queues;
 mod replies;
+mod supervisor;
