@@ -3,6 +3,8 @@
 //! Runs on the main thread. Exit codes: 0 done, 1 the broker (or a load run) failed while it ran, 2 it did not start
 //! or the command line is wrong, 130 a load run was interrupted.
 
+mod policy;
+
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -15,10 +17,12 @@ use lepus_bench::BenchError;
 use lepus_bench::cli::BenchArgs;
 use thiserror::Error;
 
+use self::policy::PolicyCommand;
 use crate::boot::{self, BootError, ServerPlan, Supervisor};
 use crate::check_store::{CheckError, check_store};
 use crate::config::{Assignment, Config, ConfigError, FILE_VARIABLE, Sources};
 use crate::doctor::{self, Action, DoctorError};
+use crate::policies::PolicyError;
 
 /// An AMQP 0-9-1 broker for dedicated Linux servers.
 #[derive(Debug, Parser)]
@@ -46,6 +50,9 @@ enum Command {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
+    /// Policies of a stopped broker: what is asked of queues and exchanges by their names.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Put load on a broker, Lepus or another, and say what it does and what it costs.
     Bench(BenchArgs),
 }
@@ -128,6 +135,8 @@ enum CliError {
     #[error(transparent)]
     Check(#[from] CheckError),
     #[error(transparent)]
+    Policy(#[from] PolicyError),
+    #[error(transparent)]
     Bench(#[from] BenchError),
     #[error(transparent)]
     Doctor(#[from] DoctorError),
@@ -164,6 +173,7 @@ pub fn run<E: Display>(
         }
         Command::Doctor(args) => examine(&args, environment.into_iter().collect()),
         Command::CheckStore { directory } => check_data(directory),
+        Command::Policy(command) => policy::run(command).map(|text| print(&text)).map_err(CliError::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -273,7 +283,7 @@ fn exit_code(error: &CliError) -> u8 {
         CliError::Damaged { .. } | CliError::Bench(_) => 1,
         CliError::Doctor(DoctorError::Unfit | DoctorError::NotChanged { .. }) => 1,
         CliError::Doctor(_) => 2,
-        CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) => 2,
+        CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) | CliError::Policy(_) => 2,
     }
 }
 

@@ -9,7 +9,11 @@ fn serve_args(flags: &[&str]) -> ServeArgs {
     let arguments = ["lepus", "serve"].iter().chain(flags);
     match CommandLine::try_parse_from(arguments).unwrap().command {
         Command::Serve(args) => args,
-        Command::Config(_) | Command::Doctor(_) | Command::CheckStore { .. } | Command::Bench(_) => {
+        Command::Config(_)
+        | Command::Doctor(_)
+        | Command::CheckStore { .. }
+        | Command::Policy(_)
+        | Command::Bench(_) => {
             unreachable!("serve was given")
         }
     }

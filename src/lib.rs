@@ -6,6 +6,7 @@ pub mod check_store;
 pub mod cli;
 pub mod config;
 pub mod doctor;
+pub mod policies;
 pub mod server;
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ pub use amqp::run;
 pub use broker::{Broker, ServerError};
 pub use protocol::{Disposition, Protocol};
 pub use recovery::LogError;
+pub(crate) use store::write_now;
 pub use surroundings::Surroundings;
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod hostile;
 mod idle;
 mod ledger;
 mod lifecycle;
+mod policies;
 mod prefetch;
 mod queues;
 mod replies;

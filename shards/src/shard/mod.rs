@@ -510,6 +510,7 @@ impl Shard {
         for change in changes.iter() {
             match change {
                 Change::CreateQueue(info) if info.id.owner() == self.id => self.owner.create_queue(info),
+                Change::UpdateQueue(info) if info.id.owner() == self.id => self.owner.update_queue(info),
                 Change::RemoveQueue(queue) if queue.owner() == self.id => {
                     let mut out = Outward { shard: self.id, fx, home: &mut self.home };
                     let dropped = self.owner.drop_queue(&mut out, "", *queue, false, false);

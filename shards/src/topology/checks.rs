@@ -31,7 +31,7 @@ const COMPARED: [&str; 14] = [
 const NOT_IMPLEMENTED: [&str; 1] = ["x-message-deduplication"];
 
 /// Longest time in an argument, in milliseconds: ten years of 365 days, as in RabbitMQ.
-const TIME_MS_MAX: i64 = 10 * 365 * 24 * 60 * 60 * 1000;
+pub(super) const TIME_MS_MAX: i64 = 10 * 365 * 24 * 60 * 60 * 1000;
 
 /// What an object is called in a refusal: `queue 'q' in vhost '/'`.
 #[derive(Clone, Copy)]

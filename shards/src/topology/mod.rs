@@ -14,6 +14,8 @@ mod exchange_checks;
 mod headers_match;
 mod operation;
 mod placement;
+mod policies;
+mod policy_changes;
 mod queue_arguments;
 mod queue_types;
 mod replica;
@@ -31,6 +33,7 @@ pub use operation::{
     BindingSpec, Change, DestinationKind, ExchangeInfo, ExchangeKind, Operation, Outcome, QueueInfo,
     QueueKind, Requester,
 };
+pub use policies::{ApplyTo, EffectivePolicy, Policy, PolicyOf};
 pub use replica::Topology;
 pub use reply_address::{REPLY_QUEUE, ReplyAddress, is_reply_name};
 pub use routing::{Cacheable, RouteScratch, RoutingData};

@@ -97,8 +97,10 @@ impl Topology {
         match change {
             Change::CreateVhost { id, name } => self.create_vhost(*id, name),
             Change::CreateExchange(info) => self.create_exchange(info),
+            Change::UpdateExchange(info) => self.update_exchange(info),
             Change::RemoveExchange { vhost, name } => self.remove_exchange(*vhost, name),
             Change::CreateQueue(info) => self.create_queue(info),
+            Change::UpdateQueue(info) => self.update_queue(info),
             Change::RemoveQueue(queue) => self.remove_queue(*queue),
             Change::AddBinding { vhost, binding } => self.add_binding(*vhost, binding),
             Change::RemoveBinding { vhost, binding } => {
@@ -233,6 +235,17 @@ impl Topology {
         let index = ExchangeIndex(u32::try_from(index).expect("fewer than 2^32 exchanges fit in memory"));
         let earlier = self.vhost_mut(info.vhost).exchanges.insert(Arc::clone(&info.name), index);
         assert!(earlier.is_none(), "the writer creates each exchange once");
+    }
+
+    fn update_exchange(&mut self, info: &Arc<ExchangeInfo>) {
+        let index = self.exchange_index(info.vhost, &info.name).expect("the writer updates what exists");
+        self.exchanges[index.0 as usize].info = Arc::clone(info);
+    }
+
+    fn update_queue(&mut self, info: &Arc<QueueInfo>) {
+        self.queues.get_mut(&info.id).expect("the writer updates what exists").info = Arc::clone(info);
+        let by_name = self.vhost_mut(info.vhost).queues.get_mut(&info.name);
+        *by_name.expect("a queue has its name") = Arc::clone(info);
     }
 
     fn remove_exchange(&mut self, vhost: VhostId, name: &str) {

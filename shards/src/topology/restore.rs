@@ -49,13 +49,22 @@ impl Writer {
         // By kind, then by name: what a binding needs is there before it.
         rows.sort_unstable();
         let mut writer = Writer::empty(shards, random);
+        // Policies first: whatever comes is told what they ask of it.
+        rows.sort_by_key(|(key, _)| !rows::is_policy(key));
+        let policies = rows.partition_point(|(key, _)| rows::is_policy(key));
+        for (key, value) in &rows[..policies] {
+            let Row::Policy(of, row) = rows::decode(key, value)? else { unreachable!("its key says so") };
+            let set = writer.policies.set(&row.vhost, of, row.policy);
+            set.map_err(|refusal| rows::damaged(key, &refusal.text))?;
+        }
         writer.restore_vhost(default_vhost);
         let mut moved = Vec::new();
-        for (key, value) in &rows {
+        for (key, value) in &rows[policies..] {
             match rows::decode(key, value)? {
                 Row::Exchange(row) => writer.restore_exchange(key, row)?,
                 Row::Queue(row) => moved.extend(writer.restore_queue(key, row)?),
                 Row::Binding(row) => writer.restore_binding(key, row)?,
+                Row::Policy(..) => unreachable!("policies were taken first"),
             }
         }
         // What would be written is there already, but for the homes of queues that have moved.
@@ -82,6 +91,7 @@ impl Writer {
                 auto_delete: false,
                 internal: false,
                 arguments: Arguments::new(),
+                policy: None,
             });
         }
         vhost
@@ -100,6 +110,7 @@ impl Writer {
             auto_delete: row.auto_delete,
             internal: row.internal,
             arguments: row.arguments,
+            policy: None,
         });
         Ok(())
     }
@@ -121,6 +132,7 @@ impl Writer {
             auto_delete: row.auto_delete,
             exclusive: None,
             arguments: row.arguments,
+            policy: None,
         };
         let moved = (shard.0 != row.log).then(|| rows::put_queue(&row.vhost, &info));
         self.create_queue(info);

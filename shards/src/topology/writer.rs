@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::checks::{self, Named, WantedExchange};
 use super::placement::Placement;
+use super::policies::Policies;
 use super::queue_types::Properties;
 use super::rows::{self, StoreWrite};
 use super::{
@@ -45,6 +46,7 @@ pub enum Evaluation {
 pub struct Writer {
     pub(super) topology: Topology,
     pub(super) placement: Placement,
+    pub(super) policies: Policies,
     /// Each connection's exclusive queues. Ordered, so that a seeded run repeats.
     exclusive: HashMap<ConnectionId, BTreeSet<QueueId>>,
     random: fastrand::Rng,
@@ -70,6 +72,7 @@ impl Writer {
         Writer {
             topology: Topology::new(),
             placement: Placement::new(shards),
+            policies: Policies::default(),
             exclusive: HashMap::new(),
             random,
             changes: Vec::new(),
@@ -145,6 +148,8 @@ impl Writer {
             }),
             Operation::Bind { vhost, binding } => self.bind(*vhost, binding, requester),
             Operation::Unbind { vhost, binding } => self.unbind(*vhost, binding, requester),
+            Operation::SetPolicy { vhost, of, policy } => self.set_policy(*vhost, *of, policy),
+            Operation::ClearPolicy { vhost, of, name } => self.clear_policy(*vhost, *of, name),
             Operation::ReleaseConnection { connection } => Ok(match self.exclusive.get(connection) {
                 None => Evaluation::Unchanged(Outcome::QueueDeleted { messages: 0 }),
                 Some(queues) => Evaluation::DropQueues {
@@ -200,6 +205,7 @@ impl Writer {
             auto_delete: *auto_delete,
             internal: *internal,
             arguments: arguments.clone(),
+            policy: None,
         });
         Ok(self.finish(Outcome::Done))
     }
@@ -275,6 +281,7 @@ impl Writer {
             auto_delete,
             exclusive: owner,
             arguments,
+            policy: None,
         };
         self.create_queue(info);
         Ok(self.finish(Outcome::QueueDeclared { queue: id, name, created: true }))
@@ -377,14 +384,16 @@ impl Writer {
         }
     }
 
-    pub(super) fn create_exchange(&mut self, info: ExchangeInfo) {
+    pub(super) fn create_exchange(&mut self, mut info: ExchangeInfo) {
+        info.policy = self.policies.for_exchange(self.topology.vhost_name(info.vhost), &info);
         if info.durable {
             self.store_writes.push(rows::put_exchange(self.topology.vhost_name(info.vhost), &info));
         }
         self.change(Change::CreateExchange(Arc::new(info)));
     }
 
-    pub(super) fn create_queue(&mut self, info: QueueInfo) {
+    pub(super) fn create_queue(&mut self, mut info: QueueInfo) {
+        info.policy = self.policies.for_queue(self.topology.vhost_name(info.vhost), &info);
         if info.durable {
             self.store_writes.push(rows::put_queue(self.topology.vhost_name(info.vhost), &info));
         }
@@ -493,6 +502,12 @@ impl Writer {
     pub(super) fn change(&mut self, change: Change) {
         self.topology.apply(&change);
         self.changes.push(change);
+    }
+
+    /// Ends an evaluation that has something to store, whether or not replicas hear of it.
+    pub(super) fn finish_stored(&mut self, outcome: Outcome) -> Evaluation {
+        let changes = std::mem::take(&mut self.changes);
+        Evaluation::Changed { version: self.topology.count_version(), changes, outcome }
     }
 
     /// Ends an evaluation: the changes it made, if any, are the next version.

@@ -17,6 +17,7 @@ mod lengths;
 mod lifetimes;
 mod order;
 mod paging;
+mod policies;
 mod priorities;
 mod replies;
 mod timeouts;

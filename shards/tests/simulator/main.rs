@@ -7,6 +7,7 @@
 
 mod clients;
 mod dead_letters;
+mod policies;
 #[allow(dead_code, reason = "the behaviour tests use the rest of it")]
 mod world;
 

@@ -11,6 +11,7 @@ mod deadlines;
 mod overflow;
 mod paging;
 mod queues;
+mod settings;
 mod time;
 mod waiting_room;
 

@@ -83,6 +83,10 @@ impl Owner {
         let now_ms = self.now_ms;
         let Some(queue) = self.queue_mut(id) else { return };
         let Some(expires_ms) = queue.settings.expires_ms else { return };
+        if queue.expiry_at_ms > now_ms {
+            // Of former settings.
+            return;
+        }
         let unused = queue.consumers.is_empty();
         let at_ms = queue.last_used_ms.saturating_add(expires_ms);
         if unused && at_ms <= now_ms {
@@ -97,6 +101,7 @@ impl Owner {
             true => at_ms,
             false => now_ms.saturating_add(expires_ms),
         };
+        queue.expiry_at_ms = again_ms;
         self.deadlines.push(again_ms, Due::Queue(id));
     }
 
