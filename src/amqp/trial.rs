@@ -1,6 +1,6 @@
 //! A whole connection on trial: the protocol over a real kernel of one shard, without sockets and clocks.
 //!
-//! For tests and fuzzers only, and in no other build. [`check_connection`] and [`check_codec`] take any bytes:
+//! For tests, fuzzers and micro-benchmarks only, and in no other build. [`check_connection`] and [`check_codec`] take any bytes:
 //! unit tests give them random ones, `tests/fuzz` lets a fuzzer look for worse.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
@@ -21,7 +21,8 @@ use lepus_shards::{
 
 pub use self::codec::check_codec;
 pub use self::connection::{Script, Step, check_connection, play};
-use super::codec::FRAME_END;
+/// The hot codec itself, for whoever counts its instructions.
+pub use super::codec::{ContentHeader, FRAME_END, FrameHead, PublishMethod, put_confirm, put_deliver};
 use super::{Credentials, Front, FrontConfig, HasFront, receive, resume, tick};
 
 /// One shard's surroundings: nothing but the front.
@@ -209,14 +210,21 @@ impl Trial {
 
     /// Takes what waits to be written.
     pub fn take(&mut self, slot: u32) -> Vec<u8> {
+        let bytes = self.around.front.output(slot).pending().to_vec();
+        self.discard(slot);
+        bytes
+    }
+
+    /// Throws away what waits to be written. Returns how many bytes that were.
+    pub fn discard(&mut self, slot: u32) -> usize {
         let output = self.around.front.output(slot);
-        let bytes = output.pending().to_vec();
-        output.advance(bytes.len());
+        let count = output.pending().len();
+        output.advance(count);
         self.around.front.wrote(slot);
         if let Some(connection) = self.around.front.connection_id(slot) {
             self.shard.output_drained(&mut self.around, connection, 0);
         }
-        bytes
+        count
     }
 
     /// A connection with channel 1 open.
