@@ -31,7 +31,6 @@ pub struct FanoutArgs {
     pub queue: QueueArgs,
     /// Bytes of each body, as for throughput.
     #[arg(long, default_value = "1024", value_name = "SIZES")]
-    #[serde(serialize_with = "super::throughput::debugged")]
     pub body: BodySizes,
     /// Publisher confirms, at most so many outstanding; they keep the publisher from running ahead. 0: none.
     #[arg(long, default_value_t = 50, value_name = "WINDOW")]
@@ -85,6 +84,7 @@ impl FanoutArgs {
             exchange,
             keys: 0,
             fan_out: 1,
+            unmatched: 0,
             body: self.body.clone(),
             confirm: self.confirm,
             mandatory: false,

@@ -76,9 +76,11 @@ pub struct ThroughputArgs {
     /// Queues that each routing key leads to; a fanout exchange leads to all.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=QUEUES_MAX as i64))]
     pub fan_out: u32,
+    /// Further bindings of the exchange that no message matches.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub unmatched: u32,
     /// Bytes of each body: 1024, 100-2000, or sizes with weights 16:90,64k:10.
     #[arg(long, default_value = "16", value_name = "SIZES")]
-    #[serde(serialize_with = "debugged")]
     pub body: BodySizes,
     /// Publisher confirms, at most so many outstanding on each connection; 0: none.
     #[arg(long, default_value_t = 0, value_name = "WINDOW")]
@@ -110,13 +112,6 @@ pub struct ThroughputArgs {
     /// Threads for producers, and as many for consumers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: u32,
-}
-
-pub(crate) fn debugged<S: serde::Serializer>(
-    value: &impl std::fmt::Debug,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{value:?}"))
 }
 
 impl ThroughputArgs {
@@ -165,6 +160,7 @@ impl ThroughputArgs {
             duration: self.seconds,
             expected: Expected { copies, before: 0, acks: self.consumers > 0 && self.ack != AckMode::Auto },
             patience: self.patience,
+            stalled_after: None,
             process: self.broker.process(),
             stop: &context.stop,
             label,
@@ -183,6 +179,12 @@ impl ThroughputArgs {
             }
             () if is_default && self.keys > self.queues => {
                 wrong("keys of the default exchange are queues: give --exchange, or more --queues")
+            }
+            () if is_default && self.unmatched > 0 => {
+                wrong("the default exchange has no bindings: give --exchange")
+            }
+            () if self.exchange == ExchangeKind::Fanout && self.unmatched > 0 => {
+                wrong("every binding of a fanout exchange matches")
             }
             () if self.fan_out > self.queues => wrong("--fan-out is more than --queues"),
             () if self.consumers == 0 && self.ack != AckMode::Auto => wrong("nobody acks: --consumers is 0"),
@@ -263,6 +265,11 @@ impl Routes {
                 let (pattern, arguments) = binding(args.exchange, key);
                 objects.bind(queue, &exchange, &pattern, arguments)?;
             }
+        }
+        for number in 0..args.unmatched {
+            let (pattern, arguments) = binding(args.exchange, &format!("bench.other{number:06}"));
+            let queue = &queues[number as usize % queues.len()];
+            objects.bind(queue, &exchange, &pattern, arguments)?;
         }
         Ok(Routes { exchange, keys, copies: u64::from(args.fan_out) })
     }
