@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::parties::{AckMode, Consumers, properties, publisher, share, spread};
-use crate::client::Objects;
+use crate::client::{Link, Objects};
 use crate::clock::{Clock, Nanos};
 use crate::engine::counters::Counters;
 use crate::engine::group::Member;
@@ -19,6 +19,7 @@ use crate::error::BenchError;
 use crate::limits::{CONNECTIONS_MAX, QUEUES_MAX};
 use crate::options::{BrokerArgs, Context, QueueArgs, rate, seconds};
 use crate::report::Report;
+use crate::stop::Stop;
 use crate::wire::deck::{Addressed, BodySizes, Deck};
 use crate::wire::encode::Envelope;
 
@@ -149,8 +150,10 @@ impl ThroughputArgs {
         };
         let links = consumers.connect(&context.stop)?;
         let consumers = consumers.members(links, &counters, |consumer| consumer);
+        let (publishing, decks) = self.publishing(&routes, objects.frame_max(), &context.stop)?;
+        // Now that everything is encoded: a rate counts from here.
         let clock = Clock::start();
-        let producers = self.producers(&routes, objects.frame_max(), &counters, clock, context)?;
+        let producers = self.producers(publishing, &decks, &counters, clock.now());
         let threads = self.threads as usize;
         let mut groups = spread(consumers, threads);
         groups.extend(spread(producers, threads));
@@ -192,43 +195,45 @@ impl ThroughputArgs {
         }
     }
 
-    fn producers(
+    /// Connections that will publish, and what: producers of the same keys share a deck.
+    fn publishing(
         &self,
         routes: &Routes,
         frame_max: usize,
-        counters: &Arc<Counters>,
-        clock: Clock,
-        context: &Context,
-    ) -> Result<Vec<Member>, BenchError> {
+        stop: &Stop,
+    ) -> Result<(Vec<Link>, Vec<Arc<Deck>>), BenchError> {
         let count = self.producers as usize;
-        let mut links = Vec::with_capacity(count);
-        for _ in 0..count {
-            links.push(publisher(&self.broker.uri, self.confirm > 0, &context.stop)?);
-        }
-        let start = clock.now();
-        let mut decks: Vec<Arc<Deck>> = Vec::new();
-        let mut members = Vec::with_capacity(count);
-        for (party, link) in links.into_iter().enumerate() {
-            // Producers of the same keys share a deck.
-            if party < routes.keys.len() {
-                let to: Vec<Addressed> = share(count, routes.keys.len(), party)
-                    .into_iter()
-                    .map(|key| routes.address(self, key))
-                    .collect();
-                let all = count.min(routes.keys.len());
-                decks.push(Arc::new(Deck::new(&to, &self.body, frame_max, party as u64, all)));
-            }
-            let deck = Arc::clone(&decks[party % routes.keys.len()]);
+        let links = (0..count)
+            .map(|_| publisher(&self.broker.uri, self.confirm > 0, stop))
+            .collect::<Result<_, _>>()?;
+        let all = count.min(routes.keys.len());
+        let deck = |party| {
+            let keys = share(count, routes.keys.len(), party);
+            let to: Vec<Addressed> = keys.into_iter().map(|key| routes.address(self, key)).collect();
+            Arc::new(Deck::new(&to, &self.body, frame_max, party as u64, all))
+        };
+        Ok((links, (0..all).map(deck).collect()))
+    }
+
+    fn producers(
+        &self,
+        links: Vec<Link>,
+        decks: &[Arc<Deck>],
+        counters: &Arc<Counters>,
+        start: Nanos,
+    ) -> Vec<Member> {
+        let member = |(party, link)| {
             let pace = self.rate.map(|rate| {
                 // Out of step with each other, as producers are.
                 let offset = (party as f64 * 1e9 / rate) as u64;
-                Pace::new(Nanos(start.0 + offset), rate / count as f64)
+                Pace::new(Nanos(start.0 + offset), rate / f64::from(self.producers))
             });
             let window = (self.confirm > 0).then_some(self.confirm);
             let plan = ProducerPlan { window, pace, messages: self.messages };
-            members.push(Member::new(link, Producer::new(deck, plan, Arc::clone(counters))));
-        }
-        Ok(members)
+            let deck = Arc::clone(&decks[party % decks.len()]);
+            Member::new(link, Producer::new(deck, plan, Arc::clone(counters)))
+        };
+        links.into_iter().enumerate().map(member).collect()
     }
 }
 
