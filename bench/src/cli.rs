@@ -76,7 +76,7 @@ workloads! {
     Latency(LatencyArgs),
     /// Connections, channels and queues that come and go.
     Churn(ChurnArgs),
-    /// Connections that do nothing: memory of each, and CPU of all (needs --pid).
+    /// Connections that do nothing: memory of each, and CPU of all (needs --pid, of a broker that has just started).
     Idle(IdleArgs),
     /// Fill a queue, then drain it.
     Backlog(BacklogArgs),

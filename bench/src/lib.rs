@@ -21,6 +21,7 @@ pub mod options;
 pub mod process;
 pub mod report;
 pub mod stop;
+mod threads;
 pub mod uri;
 pub mod wire;
 pub mod workload;

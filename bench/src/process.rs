@@ -1,6 +1,7 @@
 //! What the broker's process costs, from `/proc`: all its threads together.
 //!
 //! CPU time is the figure that a noisy machine disturbs least, and it is counted by the kernel, not by the broker.
+//! A [`Meter`] takes it for a stretch of time, beside that of this process.
 
 use std::fs;
 use std::io;
@@ -19,7 +20,8 @@ pub struct Process(pub u32);
 pub struct Memory {
     /// Resident now.
     pub resident: u64,
-    /// The most that was ever resident.
+    /// The most that was resident at a look since the start of the run. (The kernel's own peak is that of the
+    /// process, and tells of earlier runs.)
     pub peak: u64,
 }
 
@@ -33,13 +35,13 @@ impl Process {
         cpu_seconds(&stat).ok_or_else(|| self.error(io::ErrorKind::InvalidData.into()))
     }
 
-    /// Resident memory.
+    /// Bytes of memory that are resident now.
     ///
     /// # Errors
     /// When there is no such process.
-    pub fn memory(self) -> Result<Memory, BenchError> {
+    pub fn resident_bytes(self) -> Result<u64, BenchError> {
         let status = self.read("status")?;
-        memory(&status).ok_or_else(|| self.error(io::ErrorKind::InvalidData.into()))
+        resident_bytes(&status).ok_or_else(|| self.error(io::ErrorKind::InvalidData.into()))
     }
 
     fn read(self, file: &str) -> Result<String, BenchError> {
@@ -51,6 +53,51 @@ impl Process {
     }
 }
 
+/// CPU time from a start on: of the broker's process, if it is known, and of this one.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    process: Option<Process>,
+    broker_s: f64,
+    own_s: f64,
+}
+
+/// What a meter shows.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuTime {
+    /// CPU seconds of the broker.
+    pub broker_s: Option<f64>,
+    /// CPU seconds of this process, all threads.
+    pub own_s: f64,
+}
+
+impl Meter {
+    /// Starts now.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn start(process: Option<Process>) -> Result<Meter, BenchError> {
+        let broker_s = process.map(Process::cpu_seconds).transpose()?.unwrap_or_default();
+        Ok(Meter { process, broker_s, own_s: own_cpu_seconds() })
+    }
+
+    /// What was used since.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn used(&self) -> Result<CpuTime, BenchError> {
+        let broker_s = self.process.map(Process::cpu_seconds).transpose()?;
+        Ok(CpuTime {
+            broker_s: broker_s.map(|now| now - self.broker_s),
+            own_s: own_cpu_seconds() - self.own_s,
+        })
+    }
+}
+
+fn own_cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 /// Fields 14 and 15. The name in field 2 may hold blanks and brackets, so they are counted from its last bracket.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
@@ -60,13 +107,10 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
     Some((user + system) as f64 / TICKS_PER_SECOND)
 }
 
-fn memory(status: &str) -> Option<Memory> {
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1024)
-    };
-    Some(Memory { resident: field("VmRSS")?, peak: field("VmHWM")? })
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }
 
 #[cfg(test)]
@@ -82,15 +126,25 @@ mod tests {
 
     #[test]
     fn memory_is_in_bytes() {
-        let status = "Name:\tx\nVmPeak:\t 9 kB\nVmHWM:\t   30 kB\nVmRSS:\t   20 kB\n";
-        assert_eq!(memory(status), Some(Memory { resident: 20 * 1024, peak: 30 * 1024 }));
-        assert_eq!(memory("Name:\tx\n"), None);
+        assert_eq!(resident_bytes("Name:\tx\nVmHWM:\t   30 kB\nVmRSS:\t   20 kB\n"), Some(20 * 1024));
+        assert_eq!(resident_bytes("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_meter_charges_what_was_used_since_its_start() {
+        let meter = Meter::start(Some(Process(std::process::id()))).unwrap();
+        let mut sum = 0u64;
+        while meter.used().unwrap().own_s < 0.05 {
+            sum = std::hint::black_box(sum + 1);
+        }
+        // The kernel counts the one in ticks, the other exactly; other tests run beside.
+        assert!(meter.used().unwrap().broker_s.unwrap() >= 0.03);
     }
 
     #[test]
     fn a_process_that_is_there_can_be_read() {
         let own = Process(std::process::id());
-        assert!(own.memory().unwrap().peak > 0);
+        assert!(own.resident_bytes().unwrap() > 0);
         assert!(own.cpu_seconds().unwrap() >= 0.0);
         assert!(Process(u32::MAX).cpu_seconds().is_err());
     }

@@ -1,10 +1,14 @@
 //! `lepus bench` loads the broker: each workload for a moment, and what it counted must add up. Nothing here is
 //! about speed.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use lepus_tests::frames::queue_declare;
+use lepus_tests::limits::START;
 use lepus_tests::process::binary;
-use lepus_tests::{Broker, Setup};
+use lepus_tests::{Arguments, Broker, Event, Setup, os};
 use serde_json::Value;
 
 fn bench(arguments: &str) -> Output {
@@ -58,9 +62,10 @@ fn latencies_are_of_every_message_that_was_due() {
     let broker = Broker::start();
     let report = report(&broker, "latency --rate 500 --seconds 1 --warm-up 0.2 --persistent");
     assert_complete(&report, 1.0, true);
+    assert_eq!((figure(&report, "due"), figure(&report, "sent")), (600.0, 600.0), "{report}");
     for latency in ["deliver", "confirm"] {
-        // One more or less at the ends.
-        assert!(figure(&report, &format!("{latency}_count")) >= 498.0, "{report}");
+        // The warm-up is not counted.
+        assert_eq!(figure(&report, &format!("{latency}_count")), 500.0, "{report}");
         assert!(
             figure(&report, &format!("{latency}_p50_us")) <= figure(&report, &format!("{latency}_max_us"))
         );
@@ -98,7 +103,10 @@ fn limits_are_measured_without_a_broker_and_confirms_beside_the_disk() {
     assert_eq!(figure(&limit, "received"), figure(&limit, "reframed"));
     let confirms =
         report(&broker, &format!("confirms --directory {directory} --turns 1 --publishers 3 --seconds 0.3"));
-    assert!(figure(&confirms, "confirm_to_raw_write_ratio") > 0.0, "{confirms}");
+    for times in ["confirm", "raw_write", "round_trip"] {
+        assert_eq!(figure(&confirms, &format!("{times}_count")), 200.0, "{confirms}");
+    }
+    assert!(figure(&confirms, "confirm_to_least_ratio") > 0.0, "{confirms}");
 }
 
 #[test]
@@ -111,6 +119,44 @@ fn nothing_is_left_behind() {
         Command::new(binary()).arg("check-store").arg(stopped.path()).output().expect("it can be run");
     let text = String::from_utf8_lossy(&check.stdout);
     assert!(check.status.success() && !text.contains("queue"), "{text}");
+}
+
+/// Messages that are ready in a queue, if there is one.
+fn ready(broker: &Broker, queue: &str) -> Option<u32> {
+    let mut wire = broker.channel();
+    wire.send_method(1, &queue_declare(queue, [true, false, false, false, false], &Arguments::new()));
+    match wire.event() {
+        Event::Method(1, (50, 11), mut ok) => {
+            ok.shortstr();
+            Some(ok.long())
+        }
+        Event::Close(close) if close.code == 404 => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_run_that_a_signal_ends_reports_and_leaves_nothing() {
+    let broker = Broker::start();
+    let uri = broker.url();
+    let line =
+        format!("bench throughput --seconds 600 --rate 100 --consumers 0 --persistent --json --uri {uri}");
+    let mut command = Command::new(binary());
+    let child = command.args(line.split_whitespace()).stdout(Stdio::piped()).spawn();
+    let child = child.expect("the binary can be run");
+    let queue = format!("lepus-bench.{}.0.q000000", child.id());
+    let deadline = Instant::now() + START;
+    while ready(&broker, &queue).unwrap_or(0) == 0 {
+        assert!(Instant::now() < deadline, "no message in {queue}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    os::signal(child.id(), libc::SIGINT);
+    let output = child.wait_with_output().expect("it is ours");
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it reports");
+    assert_eq!(report["interrupted"], true);
+    assert!(figure(&report, "sent") > 0.0, "{report}");
+    assert_eq!(ready(&broker, &queue), None);
 }
 
 #[test]

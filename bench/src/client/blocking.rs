@@ -266,7 +266,7 @@ impl Client {
 
     /// Closes the connection as the protocol has it. What goes wrong then does not matter any more.
     pub fn close(self) {
-        close_socket(self.socket);
+        close_socket(self.socket, self.input);
     }
 }
 
@@ -274,13 +274,13 @@ impl Link {
     /// Closes the connection as the protocol has it, unless the broker takes too long.
     pub fn close(self) {
         if self.socket.set_nonblocking(false).is_ok() {
-            close_socket(self.socket);
+            close_socket(self.socket, self.rest);
         }
     }
 }
 
-/// Asks for the end and reads until it is there: what is still on its way is passed over.
-fn close_socket(mut socket: TcpStream) {
+/// Asks for the end and reads until the broker agrees: what is still on its way is passed over.
+fn close_socket(mut socket: TcpStream, mut input: Vec<u8>) {
     let close = connection::Close { reply_code: 200, reply_text: "OK".into(), class_id: 0, method_id: 0 };
     let mut bytes = Vec::new();
     put_method(&mut bytes, 0, &AMQPClass::Connection(connection::AMQPMethod::Close(close)));
@@ -290,10 +290,21 @@ fn close_socket(mut socket: TcpStream) {
     if timeouts.is_err() || socket.write_all(&bytes).is_err() {
         return;
     }
-    // No more is said from here: brokers answer close-ok and close, or see the end.
-    let _ = socket.shutdown(std::net::Shutdown::Write);
-    let mut sink = vec![0; 64 * 1024];
-    while Instant::now() < deadline && matches!(socket.read(&mut sink), Ok(1..)) {}
+    let mut chunk = vec![0; 64 * 1024];
+    while Instant::now() < deadline {
+        let mut frames = Frames::new(&input);
+        while let Ok(Some(event)) = frames.next_event() {
+            if matches!(event, Event::Other([0, 10, 0, 51, ..])) {
+                return;
+            }
+        }
+        let consumed = frames.consumed();
+        input.drain(..consumed);
+        match socket.read(&mut chunk) {
+            Ok(read @ 1..) => input.extend_from_slice(&chunk[..read]),
+            _ => return,
+        }
+    }
 }
 
 fn dial(uri: &BrokerUri) -> io::Result<TcpStream> {

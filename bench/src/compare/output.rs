@@ -8,10 +8,10 @@ use super::stats::{Row, Summary, Table};
 use crate::report::csv::field;
 use crate::report::figures::{shown, significant};
 use crate::report::plot::bars::{Bar, Group, draw};
-use crate::report::table::columns;
+use crate::report::table::{columns, label};
 
 /// Figures that tables and bars show; JSON and CSV have all.
-const HEADLINES: [&str; 22] = [
+const HEADLINES: [&str; 23] = [
     "delivered_per_s",
     "confirmed_per_s",
     "broker_cpu_s_per_million",
@@ -21,6 +21,7 @@ const HEADLINES: [&str; 22] = [
     "confirm_p50_us",
     "confirm_p99_us",
     "confirm_to_raw_write_ratio",
+    "confirm_to_least_ratio",
     "together_per_s",
     "cpu_to_plain_delivery_ratio",
     "round_trips_per_s",
@@ -67,7 +68,7 @@ pub fn text(table: &Table) -> String {
     for row in headlines(table) {
         let name = if row.workload == last { "" } else { &row.workload };
         last = &row.workload;
-        let mut cells = vec![name.to_owned(), row.figure.replace('_', " ")];
+        let mut cells = vec![name.to_owned(), label(&row.figure)];
         for target in 0..table.targets.len() {
             cells.push(row.summary(target).map_or_else(|| "-".to_owned(), |summary| cell(row, &summary)));
             if target > 0 {
@@ -161,10 +162,7 @@ pub fn svg(table: &Table) -> String {
                     text: format!("{}{ratio}", shown(summary.median, row.unit)),
                 })
             });
-            Group {
-                title: format!("{}: {}", row.workload, row.figure.replace('_', " ")),
-                bars: bars.collect(),
-            }
+            Group { title: format!("{}: {}", row.workload, label(&row.figure)), bars: bars.collect() }
         })
         .collect();
     let brokers =

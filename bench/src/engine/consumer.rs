@@ -44,6 +44,8 @@ pub struct Consumer {
     whole_tag: u64,
     /// Deliveries since the last ack.
     unacked: u64,
+    /// Acked in the output: counted when all of that is sent, so that a run does not end before.
+    acked: u64,
     /// Since when bodies are timed, if at all, and the times.
     timed: Option<(Nanos, Histogram<u64>)>,
 }
@@ -67,6 +69,7 @@ impl Consumer {
             tag: 0,
             whole_tag: 0,
             unacked: 0,
+            acked: 0,
             timed: None,
         }
     }
@@ -109,7 +112,7 @@ impl Consumer {
             Acks::None => {}
             Acks::Each => {
                 put_ack(&mut self.output, self.tag, false);
-                self.counters.acked.add(1);
+                self.acked += 1;
             }
             Acks::Batch => self.unacked += 1,
             Acks::Every(count) => {
@@ -124,8 +127,7 @@ impl Consumer {
     fn ack_all(&mut self) {
         if self.unacked > 0 {
             put_ack(&mut self.output, self.whole_tag, true);
-            self.counters.acked.add(self.unacked);
-            self.unacked = 0;
+            self.acked += std::mem::take(&mut self.unacked);
         }
     }
 }
@@ -170,6 +172,9 @@ impl Role for Consumer {
 
     fn sent(&mut self, bytes: usize, _: Moment) {
         self.output.drain(..bytes);
+        if self.output.is_empty() {
+            self.counters.acked.add(std::mem::take(&mut self.acked));
+        }
     }
 
     fn wake(&self, _: Moment) -> Option<Nanos> {

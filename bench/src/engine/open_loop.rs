@@ -55,6 +55,9 @@ pub struct OpenLoop {
     templates: Vec<Template>,
     pace: Pace,
     confirms: bool,
+    /// Messages in all. A broker that falls behind still gets every one: those that wait longest would be missing
+    /// in the times otherwise.
+    messages: u64,
     /// Messages that are due from here on are counted.
     measured_from: Nanos,
     counters: Arc<Counters>,
@@ -76,6 +79,7 @@ impl OpenLoop {
     pub fn new(
         templates: Vec<Template>,
         pace: Pace,
+        messages: u64,
         confirms: bool,
         measured_from: Nanos,
         counters: Arc<Counters>,
@@ -84,6 +88,7 @@ impl OpenLoop {
         OpenLoop {
             templates,
             pace,
+            messages,
             confirms,
             measured_from,
             counters,
@@ -99,15 +104,15 @@ impl OpenLoop {
     }
 
     fn note_finished(&mut self, at: Moment) {
-        let done = at.phase != Phase::Running && self.output.is_empty() && self.outstanding.is_empty();
-        if done && !self.finished {
+        let no_more = at.phase != Phase::Running || self.encoded == self.messages;
+        if no_more && self.output.is_empty() && self.outstanding.is_empty() && !self.finished {
             self.finished = true;
             self.counters.finished.add(1);
         }
     }
 
     fn encode_due(&mut self, at: Moment) {
-        let due = self.pace.due(at.now);
+        let due = self.pace.due(at.now).min(self.messages);
         while self.encoded < due && self.output.len() < WRITE_BYTES_MAX {
             let number = usize::try_from(self.encoded).expect("a run's messages can be counted");
             let intended = self.pace.due_at(self.encoded);
@@ -155,7 +160,8 @@ impl Role for OpenLoop {
     }
 
     fn wake(&self, at: Moment) -> Option<Nanos> {
-        (at.phase == Phase::Running).then(|| self.pace.due_at(self.encoded))
+        let more = at.phase == Phase::Running && self.encoded < self.messages;
+        more.then(|| self.pace.due_at(self.encoded))
     }
 
     fn histograms(&mut self) -> Histograms {
@@ -175,11 +181,11 @@ mod tests {
     use crate::wire::encode::put_ack;
     use crate::wire::scan::Event;
 
-    fn open_loop(per_second: f64, measured_from: u64) -> OpenLoop {
+    fn open_loop(per_second: f64, messages: u64, measured_from: u64) -> OpenLoop {
         let envelope = Envelope::new("", false, &AMQPProperties::default());
         let template = Template::new(&envelope, "q", 20, 4096);
         let pace = Pace::new(Nanos(1000), per_second);
-        OpenLoop::new(vec![template], pace, true, Nanos(measured_from), Arc::default())
+        OpenLoop::new(vec![template], pace, messages, true, Nanos(measured_from), Arc::default())
     }
 
     fn running(now: u64) -> Moment {
@@ -199,7 +205,7 @@ mod tests {
     #[test]
     fn bodies_carry_the_time_at_which_they_were_due() {
         // One each microsecond; at 4.5 us those of 1, 2, 3 and 4 us are due, however late we are.
-        let mut publisher = open_loop(1e6, 0);
+        let mut publisher = open_loop(1e6, 100, 0);
         let bytes = publisher.offer(running(4_500)).to_vec();
         assert_eq!(stamps(&bytes), [1000, 2000, 3000, 4000]);
         publisher.sent(bytes.len(), running(4_500));
@@ -211,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_confirm_is_timed_from_when_its_message_was_due() {
-        let mut publisher = open_loop(1e6, 2000);
+        let mut publisher = open_loop(1e6, 100, 2000);
         let count = publisher.offer(running(3_000)).len();
         publisher.sent(count, running(3_000));
         let mut ack = Vec::new();
@@ -224,8 +230,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_due_is_sent_however_late_and_then_no_more() {
+        let mut publisher = open_loop(1e6, 3, 0);
+        let bytes = publisher.offer(running(1_000_000)).to_vec();
+        assert_eq!(stamps(&bytes), [1000, 2000, 3000]);
+        publisher.sent(bytes.len(), running(1_000_000));
+        assert_eq!((publisher.wake(running(1_000_000)), publisher.counters.totals().finished), (None, 0));
+        let mut ack = Vec::new();
+        put_ack(&mut ack, 3, true);
+        publisher.take(&mut Frames::new(&ack), running(1_100_000)).unwrap();
+        assert_eq!(publisher.counters.totals().finished, 1);
+        assert_eq!(publisher.histograms().0[CONFIRM].len(), 3);
+    }
+
+    #[test]
     fn a_message_counts_as_sent_when_all_of_it_is() {
-        let mut publisher = open_loop(1e6, 0);
+        let mut publisher = open_loop(1e6, 100, 0);
         let count = publisher.offer(running(2_000)).len();
         publisher.sent(count - 1, running(2_000));
         assert_eq!(publisher.counters.totals().sent, 1);

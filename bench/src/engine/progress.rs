@@ -109,13 +109,18 @@ impl ProgressLine {
             "{seconds:.1} s, sent {sent:.0}/s, delivered {delivered:.0}/s, confirmed {confirmed:.0}/s"
         ));
     }
+
+    /// Takes it away.
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.written) {
+            let _ = write!(io::stderr().lock(), "\r\x1b[K");
+        }
+    }
 }
 
 impl Drop for ProgressLine {
     fn drop(&mut self) {
-        if self.written {
-            let _ = write!(io::stderr().lock(), "\r\x1b[K");
-        }
+        self.clear();
     }
 }
 

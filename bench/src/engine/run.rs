@@ -13,8 +13,9 @@ use super::progress::{ProgressLine, Sample, Sampler};
 use crate::clock::{Clock, Nanos};
 use crate::error::BenchError;
 use crate::limits::SAMPLE_EVERY;
-use crate::process::{Memory, Process};
+use crate::process::{Memory, Meter, Process};
 use crate::stop::Stop;
+use crate::threads::join;
 
 /// How often the counters are looked at while the end is near.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -40,6 +41,9 @@ pub struct RunPlan<'a> {
     pub expected: Expected,
     /// Waiting for it ends when nothing has come for so long.
     pub patience: Duration,
+    /// Publishers end as well when nothing has moved for so long: for runs that are bound by their messages, and
+    /// not by a time.
+    pub stalled_after: Option<Duration>,
     /// The broker's process.
     pub process: Option<Process>,
     /// The wish to end early.
@@ -101,12 +105,6 @@ impl Expected {
     }
 }
 
-/// CPU seconds of this process, all threads.
-pub fn own_cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
 /// Runs. Connections are closed before this returns.
 ///
 /// # Errors
@@ -114,8 +112,7 @@ pub fn own_cpu_seconds() -> f64 {
 pub fn run(load: Load, plan: &RunPlan<'_>) -> Result<Outcome, BenchError> {
     let Load { clock, counters, groups, publishers } = load;
     let state = State::new(clock);
-    let broker_cpu = plan.process.map(Process::cpu_seconds).transpose()?;
-    let own_cpu = own_cpu_seconds();
+    let meter = Meter::start(plan.process)?;
     let start = clock.now();
     thread::scope(|scope| {
         let state = &state;
@@ -125,29 +122,26 @@ pub fn run(load: Load, plan: &RunPlan<'_>) -> Result<Outcome, BenchError> {
             .map(|members| scope.spawn(move || group::run(members, state)))
             .collect();
         let failed = || workers.iter().any(thread::ScopedJoinHandle::is_finished);
-        let mut watch = Watch { clock, counters: &counters, plan, publishers, sampler: Sampler::new(start) };
-
-        let mut line = ProgressLine::new(plan.label, plan.quiet);
-        watch.while_running(start, &mut line, &failed);
-        let (window_end, window) = (clock.now(), counters.totals());
+        let mut watch = Watch::new(clock, &counters, plan, publishers);
+        let window = watch.until(Some(start.after(plan.duration)), plan.stalled_after, &failed);
+        let window_end = clock.now();
         state.enter(Phase::Draining);
-        watch.while_draining(&mut line, &failed);
-        let (end, totals) = (clock.now(), counters.totals());
+        let totals = watch.until(None, Some(plan.patience), &failed);
+        let end = clock.now();
         // Before the connections are closed, which costs the broker as well.
-        let broker_cpu_now = plan.process.map(Process::cpu_seconds).transpose();
-        let broker_memory = plan.process.map(Process::memory).transpose();
-        let own_cpu_s = own_cpu_seconds() - own_cpu;
+        let cpu = meter.used();
+        let broker_memory = watch.memory();
         state.enter(Phase::Ended);
-        drop(line);
+        watch.line.clear();
 
         let mut histograms = Histograms::default();
         for worker in workers {
-            let members = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            for (link, mut role) in members.into_iter().map(Member::into_parts) {
+            for (link, mut role) in join(worker)?.into_iter().map(Member::into_parts) {
                 histograms.merge(role.histograms());
                 link.close();
             }
         }
+        let cpu = cpu?;
         Ok(Outcome {
             window,
             window_s: window_end.since(start) as f64 / 1e9,
@@ -156,9 +150,9 @@ pub fn run(load: Load, plan: &RunPlan<'_>) -> Result<Outcome, BenchError> {
             missing: plan.expected.deliveries(&totals).saturating_sub(totals.delivered),
             samples: watch.sampler.into_samples(),
             histograms,
-            broker_cpu_s: broker_cpu_now?.zip(broker_cpu).map(|(now, before)| now - before),
+            broker_cpu_s: cpu.broker_s,
             broker_memory: broker_memory?,
-            own_cpu_s,
+            own_cpu_s: cpu.own_s,
             interrupted: plan.stop.is_set(),
         })
     })
@@ -170,61 +164,64 @@ struct Watch<'a> {
     plan: &'a RunPlan<'a>,
     publishers: u64,
     sampler: Sampler,
+    next_sample: Nanos,
+    line: ProgressLine,
+    peak: u64,
 }
 
-impl Watch<'_> {
-    fn finished(&self, totals: &Totals) -> bool {
-        totals.finished >= self.publishers
+impl<'a> Watch<'a> {
+    fn new(clock: Clock, counters: &'a Counters, plan: &'a RunPlan<'a>, publishers: u64) -> Watch<'a> {
+        let start = clock.now();
+        Watch {
+            clock,
+            counters,
+            plan,
+            publishers,
+            sampler: Sampler::new(start),
+            next_sample: start.after(SAMPLE_EVERY),
+            line: ProgressLine::new(plan.label, plan.quiet),
+            peak: 0,
+        }
     }
 
-    /// Until time is up, or the publishers have sent all that they should (a run without publishers waits for
-    /// what was there before).
-    fn while_running(&mut self, start: Nanos, line: &mut ProgressLine, failed: &dyn Fn() -> bool) {
-        let end = start.after(self.plan.duration);
-        let mut next_sample = start.after(SAMPLE_EVERY);
+    /// Until publishers have sent what they should and all of it has come; or until the end, a signal, a failure, or
+    /// nothing has moved for as long as patience lasts.
+    fn until(&mut self, end: Option<Nanos>, patience: Option<Duration>, failed: &dyn Fn() -> bool) -> Totals {
+        let (mut last, mut changed) = (self.counters.totals(), self.clock.now());
         loop {
             let (now, totals) = (self.clock.now(), self.counters.totals());
-            if now >= next_sample {
-                if let Some(sample) = self.sampler.look(now, totals) {
-                    line.show_sample(&sample);
-                }
-                next_sample = now.after(SAMPLE_EVERY);
+            self.sample(now, totals);
+            if totals != last {
+                (last, changed) = (totals, now);
             }
-            let over = self.finished(&totals) && self.plan.expected.is_met(&totals);
-            if now >= end || self.plan.stop.is_set() || failed() || over {
-                return;
+            let done = totals.finished >= self.publishers && self.plan.expected.is_met(&totals);
+            let stalled = patience.is_some_and(|patience| now >= changed.after(patience));
+            let over = end.is_some_and(|end| now >= end);
+            if done || stalled || over || self.plan.stop.is_set() || failed() {
+                return totals;
             }
-            let left = Duration::from_nanos(end.since(now));
+            let left = end.map_or(LOOK_EVERY, |end| Duration::from_nanos(end.since(now)));
             thread::sleep(left.min(LOOK_EVERY));
         }
     }
 
-    /// Until everything has come, or nothing comes any more.
-    fn while_draining(&mut self, line: &mut ProgressLine, failed: &dyn Fn() -> bool) {
-        let mut last = self.counters.totals();
-        let mut changed = self.clock.now();
-        let mut next_sample = changed.after(SAMPLE_EVERY);
-        loop {
-            let (now, totals) = (self.clock.now(), self.counters.totals());
-            if self.finished(&totals) && self.plan.expected.is_met(&totals)
-                || failed()
-                || self.plan.stop.is_set()
-            {
-                return;
-            }
-            if now >= next_sample {
-                if let Some(sample) = self.sampler.look(now, totals) {
-                    line.show_sample(&sample);
-                }
-                next_sample = now.after(SAMPLE_EVERY);
-            }
-            if totals != last {
-                (last, changed) = (totals, now);
-            } else if now >= changed.after(self.plan.patience) {
-                return;
-            }
-            thread::sleep(LOOK_EVERY);
+    fn sample(&mut self, now: Nanos, totals: Totals) {
+        if now < self.next_sample {
+            return;
         }
+        self.next_sample = now.after(SAMPLE_EVERY);
+        if let Some(sample) = self.sampler.look(now, totals) {
+            self.line.show_sample(&sample);
+        }
+        // A process that is gone is noticed at the end.
+        if let Some(Ok(resident)) = self.plan.process.map(Process::resident_bytes) {
+            self.peak = self.peak.max(resident);
+        }
+    }
+
+    fn memory(&self) -> Result<Option<Memory>, BenchError> {
+        let resident = self.plan.process.map(Process::resident_bytes).transpose()?;
+        Ok(resident.map(|resident| Memory { resident, peak: resident.max(self.peak) }))
     }
 }
 

@@ -29,7 +29,7 @@ pub fn columns(rows: &[Vec<String>]) -> String {
 }
 
 /// A figure's name for people: `p99_9` is a percentile with a fraction.
-fn label(name: &str) -> String {
+pub fn label(name: &str) -> String {
     name.replace("p99_9", "p99.9").replace('_', " ")
 }
 

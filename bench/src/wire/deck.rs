@@ -1,6 +1,8 @@
 //! A deck of messages, encoded once and sent round and round: any run of messages in it is one slice, so that
 //! sending costs a write and nothing else.
 
+use std::fmt;
+
 use crate::limits::{
     BODY_BYTES_MAX, DECK_BYTES_MAX, DECK_BYTES_MIN, DECK_MIXED_MESSAGES, DECKS_BYTES_MAX, WRITE_BYTES_MAX,
 };
@@ -18,14 +20,6 @@ pub enum BodySizes {
 }
 
 impl BodySizes {
-    /// The smallest size that comes.
-    pub fn min(&self) -> usize {
-        match self {
-            BodySizes::Fixed(size) | BodySizes::Uniform(size, _) => *size,
-            BodySizes::Weighted(sizes) => sizes.iter().map(|(size, _)| *size).min().unwrap_or(0),
-        }
-    }
-
     /// Draws one.
     pub fn draw(&self, random: &mut fastrand::Rng) -> usize {
         match self {
@@ -42,6 +36,28 @@ impl BodySizes {
                 unreachable!("the draw is below the sum of the weights")
             }
         }
+    }
+}
+
+/// As it is read.
+impl fmt::Display for BodySizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BodySizes::Fixed(size) => write!(f, "{size}"),
+            BodySizes::Uniform(from, to) => write!(f, "{from}-{to}"),
+            BodySizes::Weighted(sizes) => {
+                for (number, (size, weight)) in sizes.iter().enumerate() {
+                    write!(f, "{}{size}:{weight}", if number > 0 { "," } else { "" })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl serde::Serialize for BodySizes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -228,6 +244,9 @@ mod tests {
         assert_eq!("2k".parse(), Ok(BodySizes::Fixed(2048)));
         assert_eq!("0-9".parse(), Ok(BodySizes::Uniform(0, 9)));
         assert_eq!("16:90,1m:10".parse(), Ok(BodySizes::Weighted(vec![(16, 90), (1 << 20, 10)])));
+        for shown in ["2048", "0-9", "16:90,64:10"] {
+            assert_eq!(shown.parse::<BodySizes>().unwrap().to_string(), shown);
+        }
         for wrong in ["", "x", "9-1", "1:0", "1:1,2", "-1", "129m", "99999999999g", "k"] {
             assert!(wrong.parse::<BodySizes>().is_err(), "{wrong}");
         }

@@ -16,6 +16,7 @@ use crate::engine::run::{Expected, Load, Outcome, RunPlan, run};
 use crate::error::BenchError;
 use crate::limits::CONNECTIONS_MAX;
 use crate::options::{BrokerArgs, Context, QueueArgs, seconds};
+use crate::process::Process;
 use crate::report::{Better, Figure, Report, Unit};
 use crate::wire::deck::{BodySizes, Deck, size};
 use crate::wire::encode::Envelope;
@@ -33,7 +34,6 @@ pub struct BacklogArgs {
     pub bytes: Option<u64>,
     /// Bytes of each body, as for throughput.
     #[arg(long, default_value = "1024", value_name = "SIZES")]
-    #[serde(serialize_with = "super::throughput::debugged")]
     pub body: BodySizes,
     #[command(flatten)]
     pub queue: QueueArgs,
@@ -68,7 +68,7 @@ impl BacklogArgs {
         let mut objects = Objects::new(&self.broker.uri)?;
         let mut report = Report::new("backlog", self).of(&self.broker.uri, objects.broker());
         let queues = objects.queues(1, &self.queue.kind()?)?;
-        let resident = self.broker.process().map(|process| process.memory()).transpose()?;
+        let resident = self.broker.process().map(Process::resident_bytes).transpose()?;
 
         let filled = self.fill(&queues[0], objects.frame_max(), context)?;
         let taken = filled.totals.sent - filled.totals.nacked;
@@ -77,7 +77,7 @@ impl BacklogArgs {
         report.push(Figure::count("confirmed", filled.totals.confirmed));
         report.push(Figure::count("nacked", filled.totals.nacked));
         if let (Some(before), Some(after)) = (resident, filled.broker_memory) {
-            let each = after.resident.saturating_sub(before.resident) as f64 / taken.max(1) as f64;
+            let each = after.resident.saturating_sub(before) as f64 / taken.max(1) as f64;
             report.push(Figure::good("memory_bytes_per_message", each, Unit::Bytes, Better::Lower));
             report.push(Figure::good("broker_peak_bytes", after.peak as f64, Unit::Bytes, Better::Lower));
         }
@@ -150,6 +150,7 @@ impl BacklogArgs {
             duration: self.seconds_max,
             expected,
             patience: self.patience,
+            stalled_after: Some(self.patience),
             process: self.broker.process(),
             stop: &context.stop,
             label,

@@ -11,11 +11,12 @@ use serde::Serialize;
 use crate::client::{Client, Objects, QueueKind, unique_prefix};
 use crate::engine::histograms::{latencies, record_duration};
 use crate::engine::progress::ProgressLine;
-use crate::engine::run::own_cpu_seconds;
 use crate::error::BenchError;
 use crate::options::{BrokerArgs, Context, seconds};
+use crate::process::Meter;
 use crate::report::figures::quantiles;
 use crate::report::{Better, Figure, Report, Unit};
+use crate::threads::join;
 
 /// What comes and goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -78,25 +79,18 @@ impl ChurnArgs {
 
     fn measure(&self, kind: Kind, context: &Context, report: &mut Report) -> Result<(), BenchError> {
         let name = kind.name();
-        let process = self.broker.process();
-        let cpu = process.map(crate::process::Process::cpu_seconds).transpose()?;
-        let own = own_cpu_seconds();
+        let meter = Meter::start(self.broker.process())?;
         let (times, seconds) = self.all(kind, context)?;
-        let count = times.len();
-        let own = own_cpu_seconds() - own;
+        let (cpu, count) = (meter.used()?, times.len());
         report.push(Figure::count(name, count));
         let rate = count as f64 / seconds.max(f64::MIN_POSITIVE);
         report.push(Figure::good(format!("{name}_per_s"), rate, Unit::PerSecond, Better::Higher));
-        if let (Some(process), Some(before)) = (process, cpu) {
-            let used = process.cpu_seconds()? - before;
-            let each = used * 1e6 / count.max(1) as f64;
-            report.push(Figure::good(format!("{name}_broker_cpu_us"), each, Unit::Micros, Better::Lower));
+        let each = |seconds: f64| seconds * 1e6 / count.max(1) as f64;
+        if let Some(broker) = cpu.broker_s {
+            let name = format!("{name}_broker_cpu_us");
+            report.push(Figure::good(name, each(broker), Unit::Micros, Better::Lower));
         }
-        report.push(Figure::new(
-            format!("{name}_generator_cpu_us"),
-            own * 1e6 / count.max(1) as f64,
-            Unit::Micros,
-        ));
+        report.push(Figure::new(format!("{name}_generator_cpu_us"), each(cpu.own_s), Unit::Micros));
         report.figures.extend(quantiles(name, &times).into_iter().skip(1));
         report.histograms.0.insert(name, times);
         Ok(())
@@ -117,9 +111,6 @@ impl ChurnArgs {
                 let per_second = done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
                 line.show(&format!("{} {per_second:.0}/s", kind.name()));
             }
-            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
             threads.into_iter().map(join).collect::<Vec<Result<Histogram<u64>, BenchError>>>()
         });
         let seconds = began.elapsed().as_secs_f64();

@@ -1,5 +1,6 @@
 //! How long a confirm of a persistent message takes, one message at a time, beside what a plain synchronous
-//! write of a block takes on the same disk: both in turns, so that whatever else the machine does meets both.
+//! write of a block takes on the same disk, and a round trip over loopback: no confirm can be quicker than these two
+//! together. All in turns, so that whatever else the machine does meets all.
 //! Then many publishers at once, each with one message at a time: what the broker makes of them together.
 
 use std::path::PathBuf;
@@ -7,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::loopback::Echo;
 use super::parties::properties;
 use super::raw_write::{BLOCK_BYTES, RawWriter};
 use crate::client::{Client, Objects, QueueKind};
@@ -20,12 +21,17 @@ use crate::limits::BODY_BYTES_MAX;
 use crate::options::{BrokerArgs, Context, seconds};
 use crate::report::figures::quantiles;
 use crate::report::{Better, Figure, Report, Unit};
+use crate::threads::join;
 use crate::uri::BrokerUri;
 use crate::wire::deck::size;
 use crate::wire::encode::Envelope;
 
-/// Confirms, and writes, in one turn.
+/// Confirms, writes, and round trips in one turn.
 const TURN: usize = 200;
+/// The names of the times.
+const CONFIRM: &str = "confirm";
+const WRITE: &str = "raw-write";
+const TRIP: &str = "round-trip";
 /// Threads of the second part.
 const THREADS: usize = 2;
 
@@ -40,7 +46,7 @@ pub struct ConfirmsArgs {
     /// Bytes of each body.
     #[arg(long, default_value = "1000", value_parser = size, value_name = "BYTES")]
     pub body: u64,
-    /// Turns of 200 confirms and 200 writes; one more comes before and does not count.
+    /// Turns of 200 confirms, writes and round trips; one more comes before and does not count.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub turns: u32,
     /// Publishers of the second part; 0: without it.
@@ -65,13 +71,17 @@ impl ConfirmsArgs {
         let mut report = Report::new("confirms", self).of(&self.broker.uri, objects.broker());
         let queue = objects.queues(1, &QueueKind { durable: true, ..QueueKind::default() })?.remove(0);
         let mut publisher = Publisher::new(&self.broker.uri, &queue, self.body as usize)?;
-        let (confirms, writes) = self.in_turns(&mut publisher, &mut writer, context)?;
-        report.figures.extend(quantiles("confirm", &confirms));
-        report.figures.extend(quantiles("raw-write", &writes));
-        if !confirms.is_empty() && !writes.is_empty() {
-            let ratio = confirms.value_at_quantile(0.5) as f64 / writes.value_at_quantile(0.5).max(1) as f64;
-            report.push(Figure::good("confirm_to_raw_write_ratio", ratio, Unit::Ratio, Better::Lower));
-            let alone = 1e9 / confirms.mean();
+        let times = self.in_turns(&mut publisher, &mut writer, context)?;
+        for (name, times) in &times.0 {
+            report.figures.extend(quantiles(name, times));
+        }
+        let median = |name| times.0[name].value_at_quantile(0.5) as f64;
+        if times.0.values().all(|times| !times.is_empty()) {
+            let ratio = |least: f64| median(CONFIRM) / least.max(1.0);
+            let lower = |name, value| Figure::good(name, value, Unit::Ratio, Better::Lower);
+            report.push(lower("confirm_to_raw_write_ratio", ratio(median(WRITE))));
+            report.push(lower("confirm_to_least_ratio", ratio(median(WRITE) + median(TRIP))));
+            let alone = 1e9 / times.0[CONFIRM].mean();
             report.push(Figure::good("alone_per_s", alone, Unit::PerSecond, Better::Higher));
             if self.publishers > 0 && !context.stop.is_set() {
                 let together = self.together(&queue, context)?;
@@ -81,8 +91,7 @@ impl ConfirmsArgs {
         }
         publisher.client.close();
         report.interrupted = context.stop.is_set();
-        report.histograms = Histograms::one("confirm", confirms);
-        report.histograms.merge(Histograms::one("raw-write", writes));
+        report.histograms = times;
         objects.remove()?;
         Ok(report)
     }
@@ -92,29 +101,30 @@ impl ConfirmsArgs {
         publisher: &mut Publisher,
         writer: &mut RawWriter,
         context: &Context,
-    ) -> Result<(Histogram<u64>, Histogram<u64>), BenchError> {
-        let (mut confirms, mut writes) = (latencies(), latencies());
+    ) -> Result<Histograms, BenchError> {
+        let mut all = Histograms([CONFIRM, WRITE, TRIP].map(|name| (name, latencies())).into());
+        let mut echo = Echo::start()?;
         let mut line = ProgressLine::new("confirms", context.quiet);
         for turn in 0..=self.turns {
+            line.show(&format!("turn {turn} of {}", self.turns));
+            let mut several = |name, once: &mut dyn FnMut() -> Result<Duration, BenchError>| {
+                for _ in 0..TURN {
+                    let time = once()?;
+                    // The first turn warms up everything.
+                    if turn > 0 {
+                        all.0.entry(name).and_modify(|times| record_duration(times, time));
+                    }
+                }
+                Ok::<_, BenchError>(())
+            };
             if context.stop.is_set() {
                 break;
             }
-            line.show(&format!("turn {turn} of {}", self.turns));
-            // The first turn warms up both.
-            for _ in 0..TURN {
-                let time = publisher.publish()?;
-                if turn > 0 {
-                    record_duration(&mut confirms, time);
-                }
-            }
-            for _ in 0..TURN {
-                let time = writer.write()?;
-                if turn > 0 {
-                    record_duration(&mut writes, time);
-                }
-            }
+            several(CONFIRM, &mut || publisher.publish())?;
+            several(WRITE, &mut || writer.write())?;
+            several(TRIP, &mut || echo.round_trip())?;
         }
-        Ok((confirms, writes))
+        Ok(all)
     }
 
     /// Confirms a second of all publishers, each with one message at a time, on a few threads: a thread for each
@@ -130,9 +140,6 @@ impl ConfirmsArgs {
         let counts: Vec<Result<u64, BenchError>> = thread::scope(|scope| {
             let threads: Vec<_> =
                 publishers.chunks_mut(share).map(|own| scope.spawn(|| rounds(own, on))).collect();
-            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
             threads.into_iter().map(join).collect()
         });
         let total: u64 = counts.into_iter().sum::<Result<u64, _>>()?;

@@ -31,9 +31,9 @@ pub struct FanoutArgs {
     pub queue: QueueArgs,
     /// Bytes of each body, as for throughput.
     #[arg(long, default_value = "1024", value_name = "SIZES")]
-    #[serde(serialize_with = "super::throughput::debugged")]
     pub body: BodySizes,
-    /// Publisher confirms, at most so many outstanding; they keep the publisher from running ahead. 0: none.
+    /// Publisher confirms, at most so many outstanding; they keep the publisher from running ahead. To one queue it
+    /// is so many times the number of queues. 0: none.
     #[arg(long, default_value_t = 50, value_name = "WINDOW")]
     pub confirm: u64,
     /// Messages a second [default: as many as go through].
@@ -55,7 +55,10 @@ impl FanoutArgs {
     pub fn run(&self, context: &Context) -> Result<Report, BenchError> {
         let mut objects = Objects::new(&self.broker.uri)?;
         let mut report = Report::new("fanout", self).of(&self.broker.uri, objects.broker());
-        let plain = self.throughput(ExchangeKind::Default, 1).load(&mut objects, context, "one queue")?;
+        let mut plain = self.throughput(ExchangeKind::Default, 1);
+        // As many deliveries under way as in the other part: batches are as large, and deliveries as cheap.
+        plain.confirm *= u64::from(self.queues);
+        let plain = plain.load(&mut objects, context, "one queue")?;
         objects.remove()?;
         report.interrupted = plain.interrupted;
         if plain.interrupted {
@@ -85,6 +88,7 @@ impl FanoutArgs {
             exchange,
             keys: 0,
             fan_out: 1,
+            unmatched: 0,
             body: self.body.clone(),
             confirm: self.confirm,
             mandatory: false,

@@ -1,4 +1,6 @@
 //! Connections that do nothing: what each costs the broker's memory, and what they cost its CPU together.
+//!
+//! Memory is told by a broker that has just started: one that has done other things has room left from those.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +58,7 @@ impl IdleArgs {
             client.close();
         }
         context.stop.sleep(SETTLE);
-        let before = process.memory()?.resident;
+        let before = process.resident_bytes()?;
         let clients = self.open(self.connections, context)?;
         let mut report = Report::new("idle", self);
         if let Some(client) = clients.first() {
@@ -65,10 +67,10 @@ impl IdleArgs {
         let connected = clients.len() as u64;
         report.push(Figure::count("connections", connected));
         let cpu = self.watch(process, clients, context)?;
-        let (after, clients) = (process.memory()?, cpu.clients);
-        let each = after.resident.saturating_sub(before) as f64 / connected.max(1) as f64;
+        let (after, clients) = (process.resident_bytes()?, cpu.clients);
+        let each = after.saturating_sub(before) as f64 / connected.max(1) as f64;
         report.push(Figure::good("bytes_per_connection", each, Unit::Bytes, Better::Lower));
-        report.push(Figure::new("broker_resident_bytes", after.resident as f64, Unit::Bytes));
+        report.push(Figure::new("broker_resident_bytes", after as f64, Unit::Bytes));
         report.push(Figure::new("watched_s", cpu.watched_s, Unit::Seconds));
         let share = cpu.used_s / cpu.watched_s.max(f64::MIN_POSITIVE);
         report.push(Figure::good("broker_cores", share, Unit::Ratio, Better::Lower));

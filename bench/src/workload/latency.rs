@@ -18,7 +18,7 @@ use crate::engine::run::{Expected, Load, Outcome, RunPlan, run};
 use crate::error::BenchError;
 use crate::limits::{BODY_BYTES_MAX, CONNECTIONS_MAX, QUEUES_MAX, STAMP_BYTES};
 use crate::options::{BrokerArgs, Context, QueueArgs, rate, seconds};
-use crate::report::Report;
+use crate::report::{Figure, Report};
 use crate::wire::deck::size;
 use crate::wire::encode::Envelope;
 
@@ -72,9 +72,24 @@ pub struct LatencyArgs {
     /// How long to publish before, without measuring.
     #[arg(long, default_value = "1", value_parser = seconds, value_name = "SECONDS")]
     pub warm_up: Duration,
-    /// How long to wait, once publishers have ended, while nothing more comes.
+    /// How long a broker that has fallen behind may take to catch up, and to send the rest while nothing more comes.
     #[arg(long, default_value = "5", value_parser = seconds, value_name = "SECONDS")]
     pub patience: Duration,
+}
+
+/// A run, and how many messages were due in it.
+pub struct Loaded {
+    /// What the run gave.
+    pub outcome: Outcome,
+    /// All of its messages.
+    pub due: u64,
+}
+
+impl Loaded {
+    /// Messages that could not be sent in time.
+    pub fn unsent(&self) -> u64 {
+        self.due - self.outcome.totals.sent
+    }
 }
 
 impl LatencyArgs {
@@ -91,17 +106,27 @@ impl LatencyArgs {
         }
         let mut objects = Objects::new(&self.broker.uri)?;
         let mut report = report.of(&self.broker.uri, objects.broker());
-        report.take(self.load(self.rate, &mut objects, context, "latency")?, true);
+        let loaded = self.load(self.rate, &mut objects, context, "latency")?;
+        report.push(Figure::count("due", loaded.due));
+        report.push(Figure::count("unsent", loaded.unsent()));
+        if loaded.unsent() > 0 && !loaded.outcome.interrupted {
+            let text =
+                format!("{} messages were due and could not be sent: the rate is too high", loaded.unsent());
+            report
+                .notes
+                .push(format!("{text}, and the times of those that waited longest are not in the figures"));
+        }
+        report.take(loaded.outcome, true);
         objects.remove()?;
         Ok(report)
     }
 
     /// One step of a sweep, with queues of its own.
-    fn at(&self, rate: f64, context: &Context) -> Result<Outcome, BenchError> {
+    fn at(&self, rate: f64, context: &Context) -> Result<Loaded, BenchError> {
         let mut objects = Objects::new(&self.broker.uri)?;
-        let outcome = self.load(rate, &mut objects, context, &format!("latency at {rate:.0}/s"))?;
+        let loaded = self.load(rate, &mut objects, context, &format!("latency at {rate:.0}/s"))?;
         objects.remove()?;
-        Ok(outcome)
+        Ok(loaded)
     }
 
     fn check(&self) -> Result<(), BenchError> {
@@ -123,7 +148,7 @@ impl LatencyArgs {
         objects: &mut Objects,
         context: &Context,
         label: &str,
-    ) -> Result<Outcome, BenchError> {
+    ) -> Result<Loaded, BenchError> {
         let acks = self.ack.acks(0, self.prefetch)?;
         let queues = objects.queues(self.queues as usize, &self.queue.kind()?)?;
         let counters = Arc::new(Counters::default());
@@ -145,27 +170,34 @@ impl LatencyArgs {
         let from = start.after(self.warm_up);
         let consumers = consumers.members(consuming, &counters, |consumer| consumer.timed(from));
         let templates = self.templates(&queues, objects.frame_max());
+        let until = Nanos(from.after(self.seconds).0 - 1);
+        let mut due = 0;
         let publishers = links.into_iter().enumerate().map(|(party, link)| {
             // Out of step with each other, so that together they keep the rate.
             let offset = (party as f64 * 1e9 / rate) as u64;
             let pace = Pace::new(Nanos(start.0 + offset), rate / count as f64);
             let mut own = templates.clone();
             own.rotate_left(party % templates.len());
-            Member::new(link, OpenLoop::new(own, pace, !self.no_confirms, from, Arc::clone(&counters)))
+            let messages = pace.due(until);
+            due += messages;
+            let counters = Arc::clone(&counters);
+            Member::new(link, OpenLoop::new(own, pace, messages, !self.no_confirms, from, counters))
         });
         let mut groups = spread(publishers.collect(), 1);
         groups.extend(spread(consumers, 1));
         let load = Load { clock, counters, groups, publishers: count as u64 };
         let plan = RunPlan {
-            duration: LEAD + self.warm_up + self.seconds,
+            // Publishers end by themselves. A broker that has fallen behind may catch up for this long.
+            duration: LEAD + self.warm_up + self.seconds + self.patience,
             expected: Expected { copies: 1, before: 0, acks: self.ack != AckMode::Auto },
             patience: self.patience,
+            stalled_after: None,
             process: self.broker.process(),
             stop: &context.stop,
             label,
             quiet: context.quiet,
         };
-        run(load, &plan)
+        Ok(Loaded { outcome: run(load, &plan)?, due })
     }
 
     fn templates(&self, queues: &[String], frame_max: usize) -> Vec<Template> {

@@ -3,7 +3,7 @@
 //! directory, plain synchronous writes.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
+use super::loopback::{self, Echo};
 use super::parties::properties;
 use super::raw_write::RawWriter;
 use crate::engine::histograms::{latencies, record_duration};
@@ -22,14 +23,13 @@ use crate::limits::{FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, READ_BYTES, WRITE_BYT
 use crate::options::{Context, seconds};
 use crate::report::figures::quantiles;
 use crate::report::{Better, Figure, Report, Unit};
+use crate::threads::join;
 use crate::wire::deck::{BodySizes, Deck, Place};
 use crate::wire::encode::{Envelope, put_delivery};
 use crate::wire::scan::{Event, Frames, publish_route};
 
 /// The largest body: it is one frame.
 const BODY_MAX: usize = FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES;
-/// Bytes of a message that goes to and fro.
-const PING_BYTES: usize = 64;
 
 /// What to measure.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -64,18 +64,16 @@ impl LimitArgs {
         report.push(Figure::good("cpu_s_per_million", per_million, Unit::Seconds, Better::Lower));
 
         line.show("loopback round trips");
-        let trips = round_trips(self.seconds / 2, context)?;
+        let mut echo = Echo::start()?;
+        let trips = repeat(self.seconds / 2, context, || echo.round_trip())?;
         report.figures.extend(quantiles("round-trip", &trips));
         report.histograms.0.insert("round-trip", trips);
 
         if let Some(directory) = &self.directory {
             line.show("synchronous writes");
             let mut writer = RawWriter::new(directory, self.body as usize)?;
-            let (mut times, began) = (latencies(), Instant::now());
-            while began.elapsed() < self.seconds && !context.stop.is_set() {
-                record_duration(&mut times, writer.write()?);
-            }
             report.push(Figure::new("raw_write_bytes", writer.write_bytes() as f64, Unit::Bytes));
+            let times = repeat(self.seconds, context, || writer.write())?;
             report.figures.extend(quantiles("raw-write", &times));
             report.histograms.0.insert("raw-write", times);
         }
@@ -87,8 +85,8 @@ impl LimitArgs {
         let envelope = Envelope::new("", false, &properties(false));
         let sizes = BodySizes::Fixed(self.body as usize);
         let deck = Deck::new(&[(envelope, "q".to_owned())], &sizes, FRAME_BYTES_MAX, 0, 1);
-        let (to_middle, from_publisher) = loopback()?;
-        let (to_consumer, from_middle) = loopback()?;
+        let (to_middle, from_publisher) = loopback::connection()?;
+        let (to_consumer, from_middle) = loopback::connection()?;
         let began = Instant::now();
         let on = || began.elapsed() < self.seconds && !context.stop.is_set();
         let (sent, middle, received) = thread::scope(|scope| {
@@ -108,26 +106,25 @@ impl LimitArgs {
     }
 }
 
+/// The times of something that is done over and over.
+fn repeat(
+    time: Duration,
+    context: &Context,
+    mut once: impl FnMut() -> Result<Duration, BenchError>,
+) -> Result<Histogram<u64>, BenchError> {
+    let (mut times, began) = (latencies(), Instant::now());
+    while began.elapsed() < time && !context.stop.is_set() {
+        record_duration(&mut times, once()?);
+    }
+    Ok(times)
+}
+
 struct Reframed {
     sent: u64,
     reframed: u64,
     received: u64,
     cpu_s: f64,
     seconds: f64,
-}
-
-fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// Both ends of a connection.
-fn loopback() -> Result<(TcpStream, TcpStream), BenchError> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let near = TcpStream::connect(listener.local_addr()?)?;
-    let (far, _) = listener.accept()?;
-    near.set_nodelay(true)?;
-    far.set_nodelay(true)?;
-    Ok((near, far))
 }
 
 /// Fills the socket with whole messages. Gives their number.
@@ -203,29 +200,6 @@ fn count_deliveries(mut socket: TcpStream) -> Result<u64, BenchError> {
         input.copy_within(consumed..whole, 0);
         kept = whole - consumed;
     }
-}
-
-/// One message to and fro between two blocking threads.
-fn round_trips(time: Duration, context: &Context) -> Result<Histogram<u64>, BenchError> {
-    let (mut near, mut far) = loopback()?;
-    thread::scope(|scope| {
-        let echo = scope.spawn(move || {
-            let mut bytes = [0; PING_BYTES];
-            // Ends when the other end is closed.
-            while far.read_exact(&mut bytes).and_then(|()| far.write_all(&bytes)).is_ok() {}
-        });
-        let (mut times, mut bytes) = (latencies(), [0; PING_BYTES]);
-        let began = Instant::now();
-        while began.elapsed() < time && !context.stop.is_set() {
-            let sent = Instant::now();
-            near.write_all(&bytes)?;
-            near.read_exact(&mut bytes)?;
-            record_duration(&mut times, sent.elapsed());
-        }
-        drop(near);
-        join(echo);
-        Ok(times)
-    })
 }
 
 const _: () = assert!(WRITE_BYTES_MAX <= READ_BYTES);

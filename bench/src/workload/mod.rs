@@ -7,6 +7,7 @@ pub mod fanout;
 pub mod idle;
 pub mod latency;
 pub mod limit;
+pub mod loopback;
 pub mod parties;
 pub mod raw_write;
 pub mod rpc;

@@ -14,13 +14,13 @@ use serde::Serialize;
 use crate::client::{Client, Objects, QueueKind};
 use crate::engine::histograms::{Histograms, latencies, record_duration};
 use crate::engine::progress::ProgressLine;
-use crate::engine::run::own_cpu_seconds;
 use crate::error::BenchError;
 use crate::limits::BODY_BYTES_MAX;
 use crate::options::{BrokerArgs, Context, seconds};
-use crate::process::Process;
+use crate::process::Meter;
 use crate::report::figures::quantiles;
 use crate::report::{Better, Figure, Report, Unit};
+use crate::threads::join;
 use crate::wire::deck::size;
 use crate::wire::encode::Envelope;
 
@@ -85,13 +85,12 @@ impl RpcArgs {
         let mut responder = Client::connect_with_channel(&self.broker.uri)?;
         responder.consume(&queue, "responder", true)?;
 
-        let process = self.broker.process();
-        let (cpu, own) = (process.map(Process::cpu_seconds).transpose()?, own_cpu_seconds());
+        let meter = Meter::start(self.broker.process())?;
         let began = Instant::now();
         let shared = Shared::default();
         let times = self.all(callers, responder, &shared, began, context)?;
         let seconds = began.elapsed().as_secs_f64();
-        let own = own_cpu_seconds() - own;
+        let cpu = meter.used()?;
 
         let replies = shared.replies.load(Ordering::Relaxed);
         report.push(Figure::count("requests", shared.requests.load(Ordering::Relaxed)));
@@ -103,15 +102,12 @@ impl RpcArgs {
             Unit::PerSecond,
             Better::Higher,
         ));
-        if let (Some(process), Some(before)) = (process, cpu) {
-            let each = (process.cpu_seconds()? - before) * 1e6 / replies.max(1) as f64;
-            report.push(Figure::good("broker_cpu_us_per_round_trip", each, Unit::Micros, Better::Lower));
+        let each = |seconds: f64| seconds * 1e6 / replies.max(1) as f64;
+        if let Some(broker) = cpu.broker_s {
+            let name = "broker_cpu_us_per_round_trip";
+            report.push(Figure::good(name, each(broker), Unit::Micros, Better::Lower));
         }
-        report.push(Figure::new(
-            "generator_cpu_us_per_round_trip",
-            own * 1e6 / replies.max(1) as f64,
-            Unit::Micros,
-        ));
+        report.push(Figure::new("generator_cpu_us_per_round_trip", each(cpu.own_s), Unit::Micros));
         report.figures.extend(quantiles("round-trip", &times));
         report.histograms = Histograms::one("round-trip", times);
         report.interrupted = context.stop.is_set();
@@ -146,12 +142,9 @@ impl RpcArgs {
             }
             drop(line);
             let mut times = latencies();
-            let results: Vec<_> = calling
-                .into_iter()
-                .map(|caller| caller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect();
+            let results: Vec<_> = calling.into_iter().map(join).collect();
             shared.over.store(true, Ordering::Relaxed);
-            serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            join(serving)?;
             for result in results {
                 times.add(result?).expect("all have the same bounds");
             }

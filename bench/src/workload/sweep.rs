@@ -1,8 +1,8 @@
 //! The highest rate at which a limit on latency holds: doubled until it does not, then halved in between.
 
+use super::latency::Loaded;
 use crate::client::Client;
 use crate::engine::consumer::DELIVER;
-use crate::engine::run::Outcome;
 use crate::error::BenchError;
 use crate::options::Context;
 use crate::report::{Better, Figure, Report, Step, Unit, figures};
@@ -61,26 +61,26 @@ pub fn run(
     plan: &Sweep,
     uri: &BrokerUri,
     context: &Context,
-    load: impl Fn(f64) -> Result<Outcome, BenchError>,
+    load: impl Fn(f64) -> Result<Loaded, BenchError>,
 ) -> Result<Report, BenchError> {
     let client = Client::connect(uri)?;
     let mut report = report.of(uri, client.broker.clone());
     client.close();
     let mut search = Search { plan: *plan, good: None, bad: None };
     while let Some(rate) = search.next() {
-        let outcome = load(rate)?;
+        let loaded = load(rate)?;
         if context.stop.is_set() {
             // A rate that was cut short says nothing.
             report.interrupted = true;
             break;
         }
-        let holds = holds(&outcome, plan.limit_us);
+        let holds = holds(&loaded, plan.limit_us);
         search.note(rate, holds);
-        report.steps.push(step(rate, &outcome, holds));
+        report.steps.push(step(rate, &loaded, holds));
         if holds {
             // The curves of a sweep are those of the best rate.
-            report.histograms = outcome.histograms;
-            report.samples = outcome.samples;
+            report.histograms = loaded.outcome.histograms;
+            report.samples = loaded.outcome.samples;
         }
     }
     match search.good {
@@ -92,18 +92,20 @@ pub fn run(
     Ok(report)
 }
 
-fn holds(outcome: &Outcome, limit_us: f64) -> bool {
+fn holds(loaded: &Loaded, limit_us: f64) -> bool {
+    let outcome = &loaded.outcome;
     let p99 = outcome.histograms.0.get(DELIVER).map(|times| times.value_at_quantile(0.99) as f64 / 1e3);
-    outcome.missing == 0 && p99.is_some_and(|p99| p99 <= limit_us)
+    loaded.unsent() == 0 && outcome.missing == 0 && p99.is_some_and(|p99| p99 <= limit_us)
 }
 
-fn step(rate: f64, outcome: &Outcome, holds: bool) -> Step {
+fn step(rate: f64, loaded: &Loaded, holds: bool) -> Step {
     let mut figures = vec![
         Figure::new("rate_per_s", rate, Unit::PerSecond),
-        Figure::count("missing", outcome.missing),
+        Figure::count("unsent", loaded.unsent()),
+        Figure::count("missing", loaded.outcome.missing),
         Figure::count("holds", u64::from(holds)),
     ];
-    if let Some(times) = outcome.histograms.0.get(DELIVER) {
+    if let Some(times) = loaded.outcome.histograms.0.get(DELIVER) {
         figures.extend(figures::quantiles(DELIVER, times));
     }
     Step { name: format!("{rate:.0}/s"), figures }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::parties::{AckMode, Consumers, properties, publisher, share, spread};
-use crate::client::Objects;
+use crate::client::{Link, Objects};
 use crate::clock::{Clock, Nanos};
 use crate::engine::counters::Counters;
 use crate::engine::group::Member;
@@ -19,6 +19,7 @@ use crate::error::BenchError;
 use crate::limits::{CONNECTIONS_MAX, QUEUES_MAX};
 use crate::options::{BrokerArgs, Context, QueueArgs, rate, seconds};
 use crate::report::Report;
+use crate::stop::Stop;
 use crate::wire::deck::{Addressed, BodySizes, Deck};
 use crate::wire::encode::Envelope;
 
@@ -76,9 +77,11 @@ pub struct ThroughputArgs {
     /// Queues that each routing key leads to; a fanout exchange leads to all.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=QUEUES_MAX as i64))]
     pub fan_out: u32,
+    /// Further bindings of the exchange that no message matches.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub unmatched: u32,
     /// Bytes of each body: 1024, 100-2000, or sizes with weights 16:90,64k:10.
     #[arg(long, default_value = "16", value_name = "SIZES")]
-    #[serde(serialize_with = "debugged")]
     pub body: BodySizes,
     /// Publisher confirms, at most so many outstanding on each connection; 0: none.
     #[arg(long, default_value_t = 0, value_name = "WINDOW")]
@@ -110,13 +113,6 @@ pub struct ThroughputArgs {
     /// Threads for producers, and as many for consumers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: u32,
-}
-
-pub(crate) fn debugged<S: serde::Serializer>(
-    value: &impl std::fmt::Debug,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{value:?}"))
 }
 
 impl ThroughputArgs {
@@ -154,8 +150,10 @@ impl ThroughputArgs {
         };
         let links = consumers.connect(&context.stop)?;
         let consumers = consumers.members(links, &counters, |consumer| consumer);
+        let (publishing, decks) = self.publishing(&routes, objects.frame_max(), &context.stop)?;
+        // Now that everything is encoded: a rate counts from here.
         let clock = Clock::start();
-        let producers = self.producers(&routes, objects.frame_max(), &counters, clock, context)?;
+        let producers = self.producers(publishing, &decks, &counters, clock.now());
         let threads = self.threads as usize;
         let mut groups = spread(consumers, threads);
         groups.extend(spread(producers, threads));
@@ -165,6 +163,7 @@ impl ThroughputArgs {
             duration: self.seconds,
             expected: Expected { copies, before: 0, acks: self.consumers > 0 && self.ack != AckMode::Auto },
             patience: self.patience,
+            stalled_after: None,
             process: self.broker.process(),
             stop: &context.stop,
             label,
@@ -184,49 +183,57 @@ impl ThroughputArgs {
             () if is_default && self.keys > self.queues => {
                 wrong("keys of the default exchange are queues: give --exchange, or more --queues")
             }
+            () if is_default && self.unmatched > 0 => {
+                wrong("the default exchange has no bindings: give --exchange")
+            }
+            () if self.exchange == ExchangeKind::Fanout && self.unmatched > 0 => {
+                wrong("every binding of a fanout exchange matches")
+            }
             () if self.fan_out > self.queues => wrong("--fan-out is more than --queues"),
             () if self.consumers == 0 && self.ack != AckMode::Auto => wrong("nobody acks: --consumers is 0"),
             () => Ok(()),
         }
     }
 
-    fn producers(
+    /// Connections that will publish, and what: producers of the same keys share a deck.
+    fn publishing(
         &self,
         routes: &Routes,
         frame_max: usize,
-        counters: &Arc<Counters>,
-        clock: Clock,
-        context: &Context,
-    ) -> Result<Vec<Member>, BenchError> {
+        stop: &Stop,
+    ) -> Result<(Vec<Link>, Vec<Arc<Deck>>), BenchError> {
         let count = self.producers as usize;
-        let mut links = Vec::with_capacity(count);
-        for _ in 0..count {
-            links.push(publisher(&self.broker.uri, self.confirm > 0, &context.stop)?);
-        }
-        let start = clock.now();
-        let mut decks: Vec<Arc<Deck>> = Vec::new();
-        let mut members = Vec::with_capacity(count);
-        for (party, link) in links.into_iter().enumerate() {
-            // Producers of the same keys share a deck.
-            if party < routes.keys.len() {
-                let to: Vec<Addressed> = share(count, routes.keys.len(), party)
-                    .into_iter()
-                    .map(|key| routes.address(self, key))
-                    .collect();
-                let all = count.min(routes.keys.len());
-                decks.push(Arc::new(Deck::new(&to, &self.body, frame_max, party as u64, all)));
-            }
-            let deck = Arc::clone(&decks[party % routes.keys.len()]);
+        let links = (0..count)
+            .map(|_| publisher(&self.broker.uri, self.confirm > 0, stop))
+            .collect::<Result<_, _>>()?;
+        let all = count.min(routes.keys.len());
+        let deck = |party| {
+            let keys = share(count, routes.keys.len(), party);
+            let to: Vec<Addressed> = keys.into_iter().map(|key| routes.address(self, key)).collect();
+            Arc::new(Deck::new(&to, &self.body, frame_max, party as u64, all))
+        };
+        Ok((links, (0..all).map(deck).collect()))
+    }
+
+    fn producers(
+        &self,
+        links: Vec<Link>,
+        decks: &[Arc<Deck>],
+        counters: &Arc<Counters>,
+        start: Nanos,
+    ) -> Vec<Member> {
+        let member = |(party, link)| {
             let pace = self.rate.map(|rate| {
                 // Out of step with each other, as producers are.
                 let offset = (party as f64 * 1e9 / rate) as u64;
-                Pace::new(Nanos(start.0 + offset), rate / count as f64)
+                Pace::new(Nanos(start.0 + offset), rate / f64::from(self.producers))
             });
             let window = (self.confirm > 0).then_some(self.confirm);
             let plan = ProducerPlan { window, pace, messages: self.messages };
-            members.push(Member::new(link, Producer::new(deck, plan, Arc::clone(counters))));
-        }
-        Ok(members)
+            let deck = Arc::clone(&decks[party % decks.len()]);
+            Member::new(link, Producer::new(deck, plan, Arc::clone(counters)))
+        };
+        links.into_iter().enumerate().map(member).collect()
     }
 }
 
@@ -263,6 +270,11 @@ impl Routes {
                 let (pattern, arguments) = binding(args.exchange, key);
                 objects.bind(queue, &exchange, &pattern, arguments)?;
             }
+        }
+        for number in 0..args.unmatched {
+            let (pattern, arguments) = binding(args.exchange, &format!("bench.other{number:06}"));
+            let queue = &queues[number as usize % queues.len()];
+            objects.bind(queue, &exchange, &pattern, arguments)?;
         }
         Ok(Routes { exchange, keys, copies: u64::from(args.fan_out) })
     }
