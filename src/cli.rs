@@ -66,7 +66,8 @@ Every key of the configuration can be set in three ways. The later ones win:
 `lepus config --print-default` prints all keys with what they mean and accept.
 
 The first SIGTERM or SIGINT drains: no more connections are accepted, open ones are closed with 320, and
-the process exits with 0 within 10 s. A second one ends it at once.";
+the process exits with 0 within 10 s. A second one ends it at once.
+SIGUSR1 makes each shard log where its time goes.";
 
 #[derive(Debug, Default, Args)]
 struct ServeArgs {

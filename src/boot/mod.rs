@@ -5,6 +5,7 @@
 //! Invariants: the data directory is held from before the store is opened until after it is closed,
 //! and nothing is written into it before it is held.
 
+mod inquiry;
 mod listeners;
 mod plan;
 mod port_holder;
@@ -30,6 +31,7 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::config::{Config, Settings};
+pub use inquiry::Inquiry;
 pub use listeners::ListenError;
 pub use plan::ServerPlan;
 pub use pulse::Pulse;
@@ -106,7 +108,8 @@ pub fn serve<E: Display>(
     info!(boot_epoch = snapshot.boot_epoch, rows = snapshot.rows.len(), "topology read");
 
     let shutdown = Arc::new(ShutdownSignal::new());
-    let signals = SignalThread::start(Arc::clone(&shutdown)).map_err(BootError::Signals)?;
+    let inquiry = Arc::new(Inquiry::new());
+    let signals = SignalThread::start(&shutdown, &inquiry).map_err(BootError::Signals)?;
     let pulse = Arc::new(Pulse::new(cpus.len()));
     let watchdog = Watchdog::new(supervisor, Arc::clone(&pulse)).map_err(BootError::Watchdog)?;
     let (ready_teller, stopping_teller) = (supervisor.clone(), supervisor.clone());
@@ -126,6 +129,7 @@ pub fn serve<E: Display>(
         rows: snapshot.rows,
         shutdown,
         pulse,
+        inquiry,
         on_ready: Box::new(move || {
             seen.store(true, Ordering::Release);
             announce(&line);

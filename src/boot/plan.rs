@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use lepus_storage::TopologyStore;
 
+use super::inquiry::Inquiry;
 use super::pulse::Pulse;
 use super::shutdown::ShutdownSignal;
 use crate::config::Settings;
@@ -35,6 +36,8 @@ pub struct ServerPlan {
     pub shutdown: Arc<ShutdownSignal>,
     /// Where each shard notes that it turns.
     pub pulse: Arc<Pulse>,
+    /// Asks each shard to log its timings.
+    pub inquiry: Arc<Inquiry>,
     /// To be called once, when all shards run and connections are accepted: says so on stdout.
     pub on_ready: Box<dyn FnOnce() + Send>,
 }

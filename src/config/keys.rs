@@ -194,6 +194,11 @@ keys! {
     /// burns a core. By default what `profile` says: forever with `dedicated`, 0 with `shared`.
     "runtime.spin_before_park_us" spin_before_park_us: Option<Spin> = None,
         "an integer from 0 to 1000000, or \"forever\"";
+
+    /// A turn of a shard that takes longer than this, in milliseconds, is logged with what took the time, at most
+    /// once a second for each shard; 0 is never.
+    "runtime.stall_report_ms" stall_report_ms: u64 = 5,
+        "an integer from 0 to 60000", if |n| *n <= 60_000;
 }
 
 /// Names travel in AMQP short strings.

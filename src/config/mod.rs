@@ -47,6 +47,7 @@ impl Config {
             handshake_timeout_ms: self.handshake_timeout_ms,
             consumer_timeout_ms: self.consumer_timeout_ms,
             write_stall_timeout_ms: self.write_stall_timeout_ms,
+            stall_report_ms: self.stall_report_ms,
             spin_before_park: self.spin().duration(),
             product: self.product.clone(),
             version: self.version.clone(),

@@ -41,6 +41,8 @@ pub struct Settings {
     pub consumer_timeout_ms: u64,
     /// How long a connection may leave output unread before it is cut off.
     pub write_stall_timeout_ms: u64,
+    /// How long a turn of a shard may take before it is logged; 0 is for ever.
+    pub stall_report_ms: u64,
     /// How long an idle shard spins before it sleeps: as configured, or as the profile has it.
     pub spin_before_park: Duration,
     /// `product` in the server properties.

@@ -48,8 +48,10 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
         memory_per_shard_bytes: settings.memory_per_shard_bytes,
         consumer_timeout_ms: settings.consumer_timeout_ms,
         write_stall_timeout_ms: settings.write_stall_timeout_ms,
+        stall_report_ms: settings.stall_report_ms,
         shutdown: plan.shutdown,
         pulse: plan.pulse,
+        inquiry: plan.inquiry,
         on_ready: plan.on_ready,
     };
     let authenticate = Arc::new(Credentials {

@@ -44,5 +44,11 @@ const _: () = assert!(TICK_BUSY.as_millis() < TICK_IDLE.as_millis());
 /// synchronous write takes less on the disks that this is for, and being woken would take as long again.
 pub const COMMIT_SPIN: Duration = Duration::from_micros(400);
 
+/// Turns whose commits are waited for, of which the time is taken: beyond that, the disk stands still.
+pub const COMMIT_MARKS_MAX: usize = 256;
+
+/// A shard that stalls says so no more often than this, in microseconds.
+pub const STALL_REPORT_PAUSE_US: u64 = 1_000_000;
+
 /// How often a shard looks how much space its disk has.
 pub const FREE_SPACE_CHECK: Duration = Duration::from_secs(1);

@@ -28,6 +28,7 @@ pub mod protocol;
 mod recovery;
 mod store;
 mod surroundings;
+mod timings;
 mod worker;
 
 pub use amqp::run;

@@ -21,7 +21,7 @@ pub struct Surroundings<P> {
     pub outboxes: Outboxes,
     /// Where persistent messages go.
     pub(super) log: Option<MessageLog>,
-    /// Without a log, an appended message is as durable as it gets at the end of the turn.
+    /// The last message that was appended. Without a log, it is as durable as it gets at the end of the turn.
     pub(super) appended: LogSequence,
     /// On the shard that writes topology.
     pub(super) persistence: Option<Persistence>,
@@ -51,13 +51,12 @@ impl<P> Backplane for Surroundings<P> {
         sync: bool,
         queues: &[DurableId],
     ) -> Logged {
-        match &mut self.log {
+        let logged = match &mut self.log {
             Some(log) => log.append(message, ttl_ms, sync, queues),
-            None => {
-                self.appended += 1;
-                Logged { sequence: self.appended, in_log: false }
-            }
-        }
+            None => Logged { sequence: self.appended + 1, in_log: false },
+        };
+        self.appended = logged.sequence;
+        logged
     }
 
     fn claimed(&mut self, message: LogSequence, queue: DurableId) {

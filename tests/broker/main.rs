@@ -25,3 +25,4 @@ mod prefetch;
 mod queues;
 mod replies;
 mod supervisor;
+mod timings;

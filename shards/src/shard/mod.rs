@@ -38,6 +38,7 @@ use self::history::Histories;
 use self::home::{ChannelState, Home};
 use self::outward::Outward;
 use self::owner::Owner;
+pub use self::owner::WaitTimes;
 pub(crate) use self::owner::WaitingRoom;
 pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns};
 use crate::ledger::Held;
@@ -142,8 +143,18 @@ impl Shard {
 
     /// Sets the time, in milliseconds since any fixed moment; it must not go back.
     pub fn set_time(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
-        self.owner.set_time(now_ms);
+        self.set_time_us(now_ms * 1_000);
+    }
+
+    /// The same in microseconds, so that what is quick can be timed.
+    pub fn set_time_us(&mut self, now_us: u64) {
+        self.now_ms = now_us / 1_000;
+        self.owner.set_time(now_us);
+    }
+
+    /// How long messages have waited in queues since this was last asked.
+    pub fn take_waits(&mut self) -> WaitTimes {
+        self.owner.take_waits()
     }
 
     /// What the shard holds.

@@ -14,6 +14,7 @@ mod queues;
 mod settings;
 mod time;
 mod waiting_room;
+mod waits;
 
 use std::collections::VecDeque;
 
@@ -29,6 +30,8 @@ use self::paging::{PendingGet, Spilling};
 use self::time::Rubble;
 use self::waiting_room::RoomConfirm;
 pub use self::waiting_room::WaitingRoom;
+pub use self::waits::WaitTimes;
+use self::waits::Waits;
 use super::batch::{DEAD_LETTERS, Publisher, RecordRef};
 use super::effects::{Backplane, Effects, LogSequence, Logged};
 use super::front_end::{Reply, Restored, Verdict};
@@ -135,6 +138,7 @@ pub(super) struct Owner {
     /// It has more settlements to write than it can at once.
     log_is_behind: bool,
     short_of_space: bool,
+    waits: Waits,
 }
 
 /// A queue lets go of a message; if it is in the log for that queue, the log is told.
@@ -179,11 +183,18 @@ impl Owner {
             log_backlog_bytes: 0,
             log_is_behind: false,
             short_of_space: false,
+            waits: Waits::default(),
         }
     }
 
-    pub fn set_time(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
+    pub fn set_time(&mut self, now_us: u64) {
+        self.now_ms = now_us / 1_000;
+        self.waits.set_time(now_us);
+    }
+
+    /// How long messages have waited since this was last asked.
+    pub fn take_waits(&mut self) -> WaitTimes {
+        self.waits.take()
     }
 
     /// Bytes that messages take here.
@@ -361,6 +372,7 @@ impl Owner {
             && self.consumers[taker as usize].no_ack
         {
             self.pass_through(out, slot, taker, record);
+            self.waits.passed_through();
             return Entered::Gone;
         }
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
@@ -375,8 +387,9 @@ impl Owner {
             Ledger::Plain(entries) => entries.push(message),
             Ledger::Levels(levels) => levels.push(message, out.fx.priority(record.view().properties), 0),
         };
+        let id = queue.info.id;
+        self.waits.entered(id, position);
         if let Some(ttl_ms) = ttl_ms {
-            let id = queue.info.id;
             self.deadlines.push(self.now_ms.saturating_add(ttl_ms), Due::Message(id, position));
         }
         if queue.settings.bound.is_some() {
@@ -415,6 +428,7 @@ impl Owner {
         let (id, cursor) = (queue.info.id, queue.entries.cursor());
         let claimed = queue.entries.claim(cursor, Holder(taker)).expect("the cursor was read in this step");
         let Claim { position, message, redelivered } = claimed.expect("a served queue has a ready message");
+        self.waits.left(id, position);
         let entry = (!consumer.no_ack).then_some((id, position));
         if !consumer.no_ack {
             consumer.unacked += 1;
@@ -573,6 +587,7 @@ impl Owner {
         let Some(Claim { position, message, redelivered }) = claimed else {
             return out.answer(home, channel, Reply::Empty);
         };
+        self.waits.left(id, position);
         let (remaining, durable_id) = (queue.entries.ready(), queue.durable_id);
         if !no_ack {
             note_claim(&self.store, out.fx, message, durable_id);

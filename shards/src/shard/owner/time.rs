@@ -37,6 +37,7 @@ pub(super) struct Purged {
 impl Owner {
     /// Drops what is past its time. True if more is due than one step does.
     pub fn expire_due<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
+        self.waits.tick();
         if self.deadlines.wants_sweep() {
             let queues = &self.queues;
             self.deadlines.sweep(|id, position| {
