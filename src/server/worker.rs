@@ -22,7 +22,7 @@ use tracing::{debug, error};
 
 use super::connection::{AfterRead, Connection, Phase};
 use super::drain::Drain;
-use super::limits::{LINGER_MS, READ_BUFFER_BYTES};
+use super::limits::{DEADLINE_PAUSE_MS, LINGER_MS, READ_BUFFER_BYTES, TICK_IDLE};
 use super::protocol::{Disposition, Protocol};
 use super::surroundings::Surroundings;
 use crate::boot::Pulse;
@@ -63,8 +63,8 @@ pub(super) struct Turn {
     pub arrived: Vec<Rc<Connection>>,
     /// Connections whose sockets take no more output for now.
     pub write_blocked: Vec<Rc<Connection>>,
-    /// A turn is due after this time, whether or not anything happens.
-    pub due_in: Option<Duration>,
+    /// A turn is due after these times, whether or not anything happens.
+    pub due_in: [Option<Duration>; 2],
     /// The broker has stopped.
     pub ended: bool,
 }
@@ -101,6 +101,10 @@ pub(super) struct Worker<P> {
     more_due: bool,
     /// The last held back commit for which a wake-up was asked.
     commit_due_ms: u64,
+    /// When the clock's work was last done.
+    ticked_ms: u64,
+    /// The last deadline for which a wake-up was asked.
+    deadline_ms: u64,
 }
 
 impl<P: Protocol> Home<P> {
@@ -128,6 +132,8 @@ impl<P: Protocol> Home<P> {
             active: false,
             more_due: false,
             commit_due_ms: 0,
+            ticked_ms: 0,
+            deadline_ms: 0,
         };
         Rc::new(Home { worker: RefCell::new(worker), wake, doorbell: parts.doorbell })
     }
@@ -143,14 +149,16 @@ impl<P: Protocol> Worker<P> {
         self.wake.clear();
         self.pulse.beat(self.shard.id().0 as usize);
         let mut turn = Turn::default();
-        self.shard.set_time(self.now_ms());
+        let now_ms = self.now_ms();
+        self.shard.set_time(now_ms);
         self.take_handovers(&mut turn);
         let Worker { port, shard, around, .. } = self;
         let drained = port.drain(|from, _, batch| shard.receive_batch(around, from, batch));
         self.active |= drained > 0;
         self.take_persisted();
         self.stop_when_asked();
-        if self.more_due {
+        if self.more_due || self.deadline_due_ms().is_some_and(|due_ms| due_ms <= now_ms) {
+            self.ticked_ms = now_ms;
             self.more_due = self.shard.tick(&mut self.around);
         }
         P::resume(&mut self.shard, &mut self.around);
@@ -166,8 +174,9 @@ impl<P: Protocol> Worker<P> {
         let (mut written, mut about_to_commit) = (true, false);
         if let Some(log) = &self.around.log {
             (written, about_to_commit) = (log.is_idle(), log.is_about_to_commit());
-            turn.due_in = self.commit_due_in();
+            turn.due_in[0] = self.commit_due_in();
         }
+        turn.due_in[1] = self.deadline_due_in();
         turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals() || about_to_commit;
         turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty() && written);
         turn
@@ -178,6 +187,22 @@ impl<P: Protocol> Worker<P> {
         let due_ms = self.around.log.as_ref()?.commit_due_ms()?;
         let known = std::mem::replace(&mut self.commit_due_ms, due_ms) == due_ms;
         (!known).then(|| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
+    }
+
+    /// When the next deadline is to be looked at.
+    fn deadline_due_ms(&self) -> Option<u64> {
+        Some(self.shard.next_deadline_ms()?.max(self.ticked_ms + DEADLINE_PAUSE_MS))
+    }
+
+    /// When that is, if neither a turn nor a tick comes before it anyway.
+    fn deadline_due_in(&mut self) -> Option<Duration> {
+        let due_ms = self.deadline_due_ms()?;
+        let due_in = Duration::from_millis(due_ms.saturating_sub(self.now_ms()));
+        if due_in > TICK_IDLE {
+            return None;
+        }
+        let known = std::mem::replace(&mut self.deadline_ms, due_ms) == due_ms;
+        (!known).then_some(due_in)
     }
 
     /// Whether the pump may sleep; if so, whoever has something for this shard wakes it.
@@ -195,6 +220,7 @@ impl<P: Protocol> Worker<P> {
     pub fn tick(&mut self) -> bool {
         let now_ms = self.now_ms();
         self.shard.set_time(now_ms);
+        self.ticked_ms = now_ms;
         P::tick(&mut self.shard, &mut self.around, now_ms);
         self.more_due |= self.shard.tick(&mut self.around);
         self.cut_off_late(now_ms);
