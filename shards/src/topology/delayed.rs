@@ -5,6 +5,9 @@
 //! and counted as messages in queues are, and end their wait exactly in time wherever they stand. The queue's
 //! name tells clients whose it is; they can look at it and purge it, and nothing else. No policy and no
 //! binding holds for it, and no publish reaches it by its name.
+//!
+//! A message goes on by its routing key and those that its headers show (`CC`); what `BCC` said is known only
+//! while it is published.
 
 #![forbid(unsafe_code)]
 
