@@ -6,7 +6,8 @@
 //! name tells clients whose it is; they can look at it and purge it, and nothing else. No policy and no
 //! binding holds for it, and no publish reaches it by its name.
 //!
-//! A message goes on by its routing key and those that its headers show (`CC`); what `BCC` said is known only
+//! Those of one moment go on in the order of their publishing, but for those that have to be read from the log
+//! first. A message goes on by its routing key and those that its headers show (`CC`); what `BCC` said is known only
 //! while it is published.
 
 #![forbid(unsafe_code)]
