@@ -12,7 +12,7 @@ use std::sync::Arc;
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig,
+    MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, WaitedProperties,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{
@@ -81,6 +81,9 @@ impl PropertyFormat for Alone {
     }
     fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
         self.front.dead_letter(message, death)
+    }
+    fn waited(&self, properties: &[u8]) -> WaitedProperties {
+        self.front.waited(properties)
     }
     fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
         self.front.with_returns(properties, returns)

@@ -313,7 +313,7 @@ async fn pump<P: Protocol>(home: Rc<Home<P>>) {
         for connection in turn.write_blocked {
             spawn(connection::write_when_possible(Rc::clone(&home), connection));
         }
-        if let Some(due_in) = turn.due_in {
+        for due_in in turn.due_in.into_iter().flatten() {
             spawn(wake_after(due_in, Rc::clone(&home)));
         }
         if turn.ended {

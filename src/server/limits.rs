@@ -24,6 +24,10 @@ pub const TICK_BUSY: Duration = Duration::from_millis(10);
 /// See [`TICK_BUSY`].
 pub const TICK_IDLE: Duration = Duration::from_millis(100);
 
+/// Deadlines are looked at when they come, but not more often than this, in milliseconds: an expiry is late by
+/// no more, and many of them cost no more than one look.
+pub const DEADLINE_PAUSE_MS: u64 = 5;
+
 /// How long a connection that has been sent its close may take to read it and end its side: closing
 /// the socket over unread input would reset it and could lose the close frame on its way.
 pub const LINGER_MS: u64 = 2_000;

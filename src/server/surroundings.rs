@@ -4,7 +4,7 @@
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    MessageProperty, PropertyFormat, Reply, Returns,
+    MessageProperty, PropertyFormat, Reply, Returns, WaitedProperties,
 };
 use lepus_shards::topology::StoreWrite;
 use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId, Value};
@@ -106,6 +106,10 @@ impl<P: FrontEnd> PropertyFormat for Surroundings<P> {
 
     fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
         self.front.dead_letter(message, death)
+    }
+
+    fn waited(&self, properties: &[u8]) -> WaitedProperties {
+        self.front.waited(properties)
     }
 
     fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {

@@ -22,7 +22,7 @@ use tracing::{debug, error, warn};
 
 use super::connection::{AfterRead, Connection, Phase};
 use super::drain::Drain;
-use super::limits::{LINGER_MS, READ_BUFFER_BYTES, TICK_BUSY, TICK_IDLE};
+use super::limits::{DEADLINE_PAUSE_MS, LINGER_MS, READ_BUFFER_BYTES, TICK_BUSY, TICK_IDLE};
 use super::protocol::{Disposition, Protocol};
 use super::surroundings::Surroundings;
 use super::timings::{Loudness, Stage, Timings};
@@ -67,8 +67,8 @@ pub(super) struct Turn {
     pub arrived: Vec<Rc<Connection>>,
     /// Connections whose sockets take no more output for now.
     pub write_blocked: Vec<Rc<Connection>>,
-    /// A turn is due after this time, whether or not anything happens.
-    pub due_in: Option<Duration>,
+    /// A turn is due after these times, whether or not anything happens.
+    pub due_in: [Option<Duration>; 2],
     /// The broker has stopped.
     pub ended: bool,
 }
@@ -111,6 +111,10 @@ pub(super) struct Worker<P> {
     more_due: bool,
     /// The last held back commit for which a wake-up was asked.
     commit_due_ms: u64,
+    /// When the clock's work was last done.
+    ticked_ms: u64,
+    /// The last deadline for which a wake-up was asked.
+    deadline_ms: u64,
 }
 
 impl<P: Protocol> Home<P> {
@@ -142,6 +146,8 @@ impl<P: Protocol> Home<P> {
             active: false,
             more_due: false,
             commit_due_ms: 0,
+            ticked_ms: 0,
+            deadline_ms: 0,
         };
         Rc::new(Home { worker: RefCell::new(worker), wake, doorbell: parts.doorbell })
     }
@@ -162,6 +168,7 @@ impl<P: Protocol> Worker<P> {
         self.pulse.beat(self.shard.id().0 as usize);
         let mut turn = Turn::default();
         let began_us = self.enter(Stage::Mesh);
+        let now_ms = began_us / 1_000;
         self.take_handovers(&mut turn);
         let took = !turn.arrived.is_empty() | self.take_batches(began_us);
         self.active |= took;
@@ -172,8 +179,9 @@ impl<P: Protocol> Worker<P> {
         }
         self.take_persisted();
         self.stop_when_asked();
-        if self.more_due {
+        if self.more_due || self.deadline_due_ms().is_some_and(|due_ms| due_ms <= now_ms) {
             self.enter(Stage::Clock);
+            self.ticked_ms = now_ms;
             self.more_due = self.shard.tick(&mut self.around);
             self.enter(Stage::Control);
         }
@@ -193,8 +201,9 @@ impl<P: Protocol> Worker<P> {
         let (mut written, mut about_to_commit) = (true, false);
         if let Some(log) = &self.around.log {
             (written, about_to_commit) = (log.is_idle(), log.is_about_to_commit());
-            turn.due_in = self.commit_due_in();
+            turn.due_in[0] = self.commit_due_in();
         }
+        turn.due_in[1] = self.deadline_due_in();
         turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals() || about_to_commit;
         turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty() && written);
         turn
@@ -248,6 +257,22 @@ impl<P: Protocol> Worker<P> {
         (!known).then(|| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
     }
 
+    /// When the next deadline is to be looked at.
+    fn deadline_due_ms(&self) -> Option<u64> {
+        Some(self.shard.next_deadline_ms()?.max(self.ticked_ms + DEADLINE_PAUSE_MS))
+    }
+
+    /// When that is, if neither a turn nor a tick comes before it anyway.
+    fn deadline_due_in(&mut self) -> Option<Duration> {
+        let due_ms = self.deadline_due_ms()?;
+        let due_in = Duration::from_millis(due_ms.saturating_sub(self.now_ms()));
+        if due_in > TICK_IDLE {
+            return None;
+        }
+        let known = std::mem::replace(&mut self.deadline_ms, due_ms) == due_ms;
+        (!known).then_some(due_in)
+    }
+
     /// Whether the pump may sleep; if so, whoever has something for this shard wakes it.
     pub fn try_park(&mut self) -> bool {
         let outboxes = &self.around.outboxes;
@@ -266,6 +291,7 @@ impl<P: Protocol> Worker<P> {
             self.timings.lag.record(now_us.saturating_sub(due_us));
         }
         let now_ms = now_us / 1_000;
+        self.ticked_ms = now_ms;
         P::tick(&mut self.shard, &mut self.around, now_ms);
         self.more_due |= self.shard.tick(&mut self.around);
         self.cut_off_late(now_ms);

@@ -11,6 +11,7 @@ mod compete;
 mod content;
 mod crash;
 mod declare;
+mod delayed;
 mod durable;
 mod errors;
 mod exchanges;

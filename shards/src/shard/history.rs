@@ -262,5 +262,8 @@ impl Shard {
             }
         }
         self.dispatch(fx, record, &queues, remembered.durability, remembered.ttl_ms, None);
+        if binding.kind == DestinationKind::Exchange {
+            self.dispatch_delayed(fx, record, remembered.durability, None);
+        }
     }
 }

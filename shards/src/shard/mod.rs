@@ -40,7 +40,7 @@ use self::outward::Outward;
 use self::owner::Owner;
 pub use self::owner::WaitTimes;
 pub(crate) use self::owner::WaitingRoom;
-pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns};
+pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns, WaitedProperties};
 use crate::ledger::Held;
 use crate::limits::HISTORY_MEMORY_SHARE;
 pub use crate::mesh::Lane;
@@ -481,7 +481,12 @@ impl Shard {
         self.more_to_page
     }
 
-    /// To be called about every 10 ms: what is due by the clock, and left-over work in slices. True
+    /// When there is next something to do by the clock: [`Self::tick`] does it.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        self.owner.next_deadline_ms()
+    }
+
+    /// To be called when a deadline has come, and at least every 100 ms: what is due by the clock, and left-over work in slices. True
     /// if more is left to do right now.
     pub fn tick<E: Effects>(&mut self, fx: &mut E) -> bool {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };

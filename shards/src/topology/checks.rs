@@ -113,7 +113,13 @@ pub(super) fn same_exchange(
     same(exchange, "durable", current.durable, wanted.durable)?;
     same(exchange, "auto_delete", current.auto_delete, wanted.auto_delete)?;
     same(exchange, "internal", current.internal, wanted.internal)?;
-    same_argument(exchange, "alternate-exchange", &current.arguments, wanted.arguments)
+    same_argument(exchange, "alternate-exchange", &current.arguments, wanted.arguments)?;
+    match wanted.kind {
+        ExchangeKind::Delayed => {
+            same_argument(exchange, "x-delayed-type", &current.arguments, wanted.arguments)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A queue that is declared again must be declared as it is. Who may use it was checked before.

@@ -10,6 +10,7 @@
 
 mod bucket;
 mod checks;
+mod delayed;
 mod exchange_checks;
 mod headers_match;
 mod operation;
@@ -29,6 +30,7 @@ mod topic_trie;
 mod writer;
 
 pub use bucket::ExchangeIndex;
+pub use delayed::exchange_of_delay_queue;
 pub use operation::{
     BindingSpec, Change, DestinationKind, ExchangeInfo, ExchangeKind, Operation, Outcome, QueueInfo,
     QueueKind, Requester,

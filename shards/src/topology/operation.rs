@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EffectivePolicy, Policy, PolicyOf};
+use super::{EffectivePolicy, Policy, PolicyOf, exchange_of_delay_queue};
 use crate::limits::{HISTORY_LENGTH, QUORUM_DELIVERY_LIMIT};
 use crate::queue::QueueSettings;
 use crate::{Arguments, ConnectionId, Durability, DurableId, QueueId, Value, VhostId};
@@ -119,6 +119,8 @@ pub enum ExchangeKind {
     LocalRandom,
     /// To all; a binding to come gets the last messages, too.
     RecentHistory,
+    /// As another kind does, when the message has waited.
+    Delayed,
 }
 
 /// What a queue promises (`x-queue-type`).
@@ -195,6 +197,9 @@ impl QueueInfo {
 
     /// What its arguments and its policies ask for, and its type where they say nothing.
     pub fn settings(&self) -> QueueSettings {
+        if let Some(exchange) = exchange_of_delay_queue(&self.name) {
+            return QueueInfo::delay_settings(exchange);
+        }
         let arguments = match &self.policy {
             None => Cow::Borrowed(&self.arguments),
             Some(policy) => Cow::Owned(policy.with_arguments(self.kind(), &self.arguments)),
@@ -257,6 +262,7 @@ impl ExchangeKind {
             "x-random" => ExchangeKind::Random,
             "x-local-random" => ExchangeKind::LocalRandom,
             "x-recent-history" => ExchangeKind::RecentHistory,
+            "x-delayed-message" => ExchangeKind::Delayed,
             _ => return None,
         })
     }
@@ -273,6 +279,7 @@ impl ExchangeKind {
             ExchangeKind::Random => "x-random",
             ExchangeKind::LocalRandom => "x-local-random",
             ExchangeKind::RecentHistory => "x-recent-history",
+            ExchangeKind::Delayed => "x-delayed-message",
         }
     }
 }

@@ -18,7 +18,7 @@ use slab::Slab;
 use super::bucket::{BindingIndex, Destination, Entry, ExchangeIndex};
 use super::routing::RoutingTable;
 use super::rows;
-use super::{BindingSpec, Change, DestinationKind, ExchangeInfo, QueueInfo};
+use super::{BindingSpec, Change, DestinationKind, ExchangeInfo, QueueInfo, exchange_of_delay_queue};
 use crate::{QueueId, VhostId};
 
 /// Vhosts, exchanges, queues, bindings. Starts empty, at version 0.
@@ -46,6 +46,8 @@ struct Vhost {
 pub(super) struct Exchange {
     pub info: Arc<ExchangeInfo>,
     pub table: RoutingTable,
+    /// Where its messages wait, if it is a delayed exchange.
+    pub delay_queue: Option<QueueId>,
     /// Bindings that it is the source of.
     outgoing: FxHashSet<BindingIndex>,
     /// Bindings that lead to it.
@@ -229,6 +231,7 @@ impl Topology {
         let index = self.exchanges.insert(Exchange {
             info: Arc::clone(info),
             table: RoutingTable::new(info),
+            delay_queue: None,
             outgoing: FxHashSet::default(),
             incoming: FxHashSet::default(),
         });
@@ -265,6 +268,11 @@ impl Topology {
 
     fn create_queue(&mut self, info: &Arc<QueueInfo>) {
         let queue = Queue { info: Arc::clone(info), incoming: FxHashSet::default() };
+        if let Some(exchange) = exchange_of_delay_queue(&info.name) {
+            let index =
+                self.exchange_index(info.vhost, exchange).expect("the writer creates the exchange first");
+            self.exchanges[index.0 as usize].delay_queue = Some(info.id);
+        }
         let earlier = self.queues.insert(info.id, queue);
         assert!(earlier.is_none(), "a queue id never repeats");
         let earlier = self.vhost_mut(info.vhost).queues.insert(Arc::clone(&info.name), Arc::clone(info));
@@ -279,6 +287,11 @@ impl Topology {
         }
         let queue = self.queues.remove(&queue).expect("it was there above");
         self.vhost_mut(queue.info.vhost).queues.remove(&queue.info.name);
+        if let Some(exchange) = exchange_of_delay_queue(&queue.info.name)
+            && let Some(index) = self.exchange_index(queue.info.vhost, exchange)
+        {
+            self.exchanges[index.0 as usize].delay_queue = None;
+        }
     }
 
     fn add_binding(&mut self, vhost: VhostId, spec: &Arc<BindingSpec>) {

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use super::rows::{self, BindingRow, ExchangeRow, QueueRow, Row, StoreWrite, TopologyError};
 use super::writer::{Evaluation, Writer};
-use super::{Change, DestinationKind, ExchangeInfo, ExchangeKind, Outcome, QueueInfo};
+use super::{
+    Change, DestinationKind, ExchangeInfo, ExchangeKind, Outcome, QueueInfo, exchange_of_delay_queue,
+};
 use crate::{Arguments, ShardId, VhostId, limits};
 
 /// The exchanges of every vhost. RabbitMQ's `amq.match` is a second headers exchange.
@@ -118,6 +120,14 @@ impl Writer {
     /// Gives the write that the row needs, if the queue has moved.
     fn restore_queue(&mut self, key: &[u8], row: QueueRow) -> Result<Option<StoreWrite>, TopologyError> {
         let vhost = self.restore_vhost(&row.vhost);
+        if let Some(exchange) = exchange_of_delay_queue(&row.name)
+            && self
+                .topology()
+                .exchange(vhost, exchange)
+                .is_none_or(|found| found.kind != ExchangeKind::Delayed)
+        {
+            return Err(rows::damaged(key, "the exchange that it belongs to is not stored"));
+        }
         let shard = ShardId((usize::from(row.log) % self.placement.shards()) as u16);
         let id = self
             .placement

@@ -370,6 +370,20 @@ mod tests {
     }
 
     #[test]
+    fn a_delayed_exchanges_queue_without_it_is_damage() {
+        let row = QueueRow {
+            vhost: "/".into(),
+            name: "amq.delayed.x".into(),
+            auto_delete: false,
+            arguments: Arguments::new(),
+            durable_id: DurableId(7),
+            log: 0,
+        };
+        let row = (queue_key("/", "amq.delayed.x"), encode(&row));
+        assert!(matches!(restore(vec![row]), Err(TopologyError::Damaged { .. })));
+    }
+
+    #[test]
     fn rows_of_another_vhost_bring_it_along() {
         let row = QueueRow {
             vhost: "other".into(),

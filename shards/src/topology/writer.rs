@@ -21,10 +21,10 @@ use super::policies::Policies;
 use super::queue_types::Properties;
 use super::rows::{self, StoreWrite};
 use super::{
-    BindingSpec, Change, DestinationKind, ExchangeInfo, Operation, Outcome, QueueInfo, Requester, Topology,
-    exchange_checks, queue_types,
+    BindingSpec, Change, DestinationKind, ExchangeInfo, ExchangeKind, Operation, Outcome, QueueInfo,
+    Requester, Topology, delayed, exchange_checks, queue_types,
 };
-use crate::{Arguments, ConnectionId, DurableId, QueueId, Refusal, RefusalKind, VhostId};
+use crate::{Arguments, ConnectionId, DurableId, QueueId, Refusal, RefusalKind, ShardId, VhostId};
 
 /// What the writer makes of an operation.
 #[derive(Clone, Debug, PartialEq)]
@@ -197,6 +197,10 @@ impl Writer {
         }
         checks::not_reserved("exchange", &name)?;
         exchange_checks::exchange_arguments(named, kind, arguments)?;
+        let delay_queue = match kind {
+            ExchangeKind::Delayed => Some(self.delay_queue(*vhost, &name, *durable)?),
+            _ => None,
+        };
         self.create_exchange(ExchangeInfo {
             vhost: *vhost,
             name: name.into(),
@@ -207,7 +211,31 @@ impl Writer {
             arguments: arguments.clone(),
             policy: None,
         });
+        if let Some(queue) = delay_queue {
+            self.create_queue(queue);
+        }
         Ok(self.finish(Outcome::Done))
+    }
+
+    /// The queue where the messages of a new delayed exchange are to wait.
+    fn delay_queue(&mut self, vhost: VhostId, exchange: &str, durable: bool) -> Result<QueueInfo, Refusal> {
+        Ok(QueueInfo {
+            id: self.place(self.placement.emptiest())?,
+            vhost,
+            name: delayed::queue_of(exchange).into(),
+            durable,
+            durable_id: durable.then(|| DurableId(self.random.u64(1..))),
+            auto_delete: false,
+            exclusive: None,
+            arguments: Arguments::new(),
+            policy: None,
+        })
+    }
+
+    fn place(&mut self, shard: ShardId) -> Result<QueueId, Refusal> {
+        self.placement.take(shard).ok_or_else(|| {
+            Refusal::new(RefusalKind::ResourceError, format!("too many queues on shard {shard}; delete some"))
+        })
     }
 
     fn delete_exchange(
@@ -268,9 +296,7 @@ impl Writer {
             Some(connection) => connection.shard,
             None => self.placement.emptiest(),
         };
-        let id = self.placement.take(shard).ok_or_else(|| {
-            Refusal::new(RefusalKind::ResourceError, format!("too many queues on shard {shard}; delete some"))
-        })?;
+        let id = self.place(shard)?;
         let name: Arc<str> = name.into();
         let info = QueueInfo {
             id,
@@ -443,6 +469,9 @@ impl Writer {
         let info = Arc::clone(&self.topology.exchange_at(index).info);
         let outgoing: Vec<Arc<BindingSpec>> = self.topology.bindings_from(index).map(Arc::clone).collect();
         let incoming: Vec<Arc<BindingSpec>> = self.topology.bindings_to(index).map(Arc::clone).collect();
+        if let Some(queue) = self.topology.exchange_at(index).delay_queue {
+            self.remove_queue(queue);
+        }
         self.forget_bindings(vhost, &outgoing);
         // One from the exchange to itself is among both; removing a row twice is no harm.
         self.forget_bindings(vhost, &incoming);

@@ -11,6 +11,7 @@ mod client;
 mod confirms;
 mod credit;
 mod dead_letters;
+mod delayed;
 mod exchange_client;
 mod exchanges;
 mod lengths;

@@ -56,6 +56,11 @@ impl Owner {
         true
     }
 
+    /// When the next deadline comes.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        self.deadlines.first_ms()
+    }
+
     fn expire_message<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId, position: Position) {
         let Some(slot) = self.slot_of(id) else { return };
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");

@@ -2,7 +2,7 @@
 //!
 //! One message in [`WAIT_SAMPLE_EVERY`] is followed, and no other until it is delivered: for the rest the price is a count and a
 //! comparison. What is delivered as it comes has waited no time at all. One that is not delivered for [`WAIT_PATIENCE_US`]
-//! - its queue has no consumer, or it has expired, or was purged - is let go, and counts as one that was not seen to
+//! (its queue has no consumer, or it has expired, or was purged) is let go, and counts as one that was not seen to
 //! the end. The time is the shard's: that of the turn, or of the read, in which something happens.
 
 use crate::QueueId;

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::definition::check;
 use self::definition::{fits, merged, with_argument};
 use super::checks::precondition;
-use super::{ExchangeInfo, QueueInfo, QueueKind};
+use super::{ExchangeInfo, QueueInfo, QueueKind, exchange_of_delay_queue};
 use crate::{Arguments, Refusal, Value};
 
 /// Whose policy it is.
@@ -179,6 +179,9 @@ impl Policies {
 
     /// What is asked of a queue.
     pub fn for_queue(&self, vhost: &str, queue: &QueueInfo) -> Option<Arc<EffectivePolicy>> {
+        if exchange_of_delay_queue(&queue.name).is_some() {
+            return None;
+        }
         let kind = queue.kind();
         self.effective(vhost, &queue.name, |policy| {
             policy.apply_to.queues(kind) && fits(kind, &policy.definition)
