@@ -47,6 +47,7 @@ fn topology(kind: ExchangeKind) -> Topology {
         auto_delete: false,
         internal: false,
         arguments: Arguments::default(),
+        policy: None,
     };
     topology.apply(&Change::CreateExchange(Arc::new(exchange("", ExchangeKind::Direct))));
     topology.apply(&Change::CreateExchange(Arc::new(exchange("x", kind))));
@@ -60,6 +61,7 @@ fn topology(kind: ExchangeKind) -> Topology {
             auto_delete: false,
             exclusive: None,
             arguments: Arguments::default(),
+            policy: None,
         })));
     }
     topology
