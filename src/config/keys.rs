@@ -99,8 +99,8 @@ keys! {
     "cpus" cpus: Option<CpuList> = None,
         "a list of CPU numbers and ranges, for instance 0-3,8";
 
-    /// What else runs on this machine. `shared`: other programs; an idle shard sleeps. `dedicated`: nothing
-    /// that matters; shards keep their CPUs busy, and nothing has to wake them. Keys of `[runtime]` win over it.
+    /// What else runs on this machine. `shared`: other programs; an idle shard sleeps, and spins only for moments
+    /// when it is busy. `dedicated`: nothing that matters; shards keep their CPUs busy, and nothing has to wake them. Keys of `[runtime]` win over it.
     "profile" profile: Profile = Profile::Shared,
         "one of dedicated and shared";
 
@@ -190,8 +190,9 @@ keys! {
     "amqp.version" version: String = env!("CARGO_PKG_VERSION").to_owned(),
         "text of 1 to 255 bytes", if |name| is_name(name);
 
-    /// How long an idle shard spins before it sleeps, in microseconds. Waking up costs about 20 µs; spinning
-    /// burns a core. By default what `profile` says: forever with `dedicated`, 0 with `shared`.
+    /// How long a shard that has nothing to do spins before it sleeps, in microseconds, provided that lately
+    /// something came within that time. Waking up costs about 20 µs; spinning burns CPU, though it lets other
+    /// programs run. By default what `profile` says: forever with `dedicated`, 50 with `shared`; 0 is never.
     "runtime.spin_before_park_us" spin_before_park_us: Option<Spin> = None,
         "an integer from 0 to 1000000, or \"forever\"";
 

@@ -18,12 +18,16 @@ pub use load::{Assignment, FILE_VARIABLE, Sources};
 pub use settings::Settings;
 pub use values::{CpuList, Durability, LogFilter, MemoryBudget, Profile, Spin};
 
+/// How long a busy shard looks around on a machine that others use, in microseconds: about twice what
+/// sleeping and being woken cost.
+const SPIN_SHARED_US: u64 = 50;
+
 impl Config {
     /// How long idle shards spin: as configured, or as the profile has it.
     pub fn spin(&self) -> Spin {
         self.spin_before_park_us.unwrap_or(match self.profile {
             Profile::Dedicated => Spin::Forever,
-            Profile::Shared => Spin::Micros(0),
+            Profile::Shared => Spin::Micros(SPIN_SHARED_US),
         })
     }
 
@@ -75,7 +79,7 @@ mod tests {
             Config { profile, spin_before_park_us, ..Config::default() }.settings(1, 1 << 30).spin_before_park
         };
         assert_eq!(spin(Profile::Dedicated, None), Duration::MAX);
-        assert_eq!(spin(Profile::Shared, None), Duration::ZERO);
+        assert_eq!(spin(Profile::Shared, None), Duration::from_micros(50));
         assert_eq!(spin(Profile::Dedicated, Some(Spin::Micros(50))), Duration::from_micros(50));
         assert_eq!(spin(Profile::Shared, Some(Spin::Forever)), Duration::MAX);
         assert_eq!(Config::default().profile, Profile::Shared, "an idle machine is not burnt unasked");

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use lepus_shards::mesh::{Bell, Mesh, MeshPort};
 use lepus_shards::runtime::{
     Doorbell, DoorbellWaiter, Listener, Placement, RuntimeError, ShardOptions, sleep, spawn, spawn_shards,
+    spin, yield_now,
 };
 use lepus_shards::shard::{Batch, Shard, ShardConfig, WRITER};
 use lepus_shards::topology::{Change, TopologyError, Writer};
@@ -248,7 +249,7 @@ async fn shard_main<P: Protocol>(seed: Seed, front: P) {
 /// Makes the shard and starts its tasks, all but the pump.
 fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
     let Seed { common, port, doorbell, handovers, log, first } = seed;
-    let waiter = DoorbellWaiter::new(Arc::clone(&doorbell))?;
+    let waiter = DoorbellWaiter::new(Arc::clone(&doorbell));
     let own_doorbell = Arc::clone(&doorbell);
     let (mut writer, mut persistence, mut accepting) = (None, None, None);
     if let Some(first) = first {
@@ -281,7 +282,6 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         surroundings: Surroundings::new(front, common.shards, persistence, log.transpose()?),
         port,
         handovers,
-        doorbell: own_doorbell,
         started: common.started,
         write_stall_timeout_ms: common.write_stall_timeout_ms,
         open: Arc::clone(&common.open),
@@ -320,14 +320,13 @@ async fn pump<P: Protocol>(home: Rc<Home<P>>) {
             home.worker.borrow_mut().tell_timings(Loudness::Unasked);
             return;
         }
-        if !turn.again && home.worker.borrow_mut().try_park() {
+        if turn.again {
+            // Sockets that can be read are read first, and what was read is in the next turn.
+            yield_now().await;
+        } else if turn.commit_ends_soon && spin(|| !home.worker.borrow_mut().waits_for_commit()).await {
+        } else if home.worker.borrow_mut().try_park() {
             home.wake.notified().await;
             home.worker.borrow_mut().unpark();
-        } else {
-            // By way of the kernel: sockets that can be read are read first, and what was read is in the
-            // next turn. A task that merely yielded would keep the executor from looking at them.
-            home.doorbell.ring();
-            home.wake.notified().await;
         }
     }
 }

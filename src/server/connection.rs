@@ -74,11 +74,7 @@ pub(super) async fn read<P: Protocol>(home: Rc<Home<P>>, connection: Rc<Connecti
         let after = home.worker.borrow_mut().read(&connection);
         match after {
             // When there is more, this comes back when everybody else has been looked at.
-            AfterRead::Wait => {
-                if connection.socket.readable().await.is_err() {
-                    break;
-                }
-            }
+            AfterRead::Wait => connection.socket.readable().await,
             AfterRead::Pause => connection.resume.notified().await,
             AfterRead::End => break,
         }
@@ -90,9 +86,7 @@ pub(super) async fn read<P: Protocol>(home: Rc<Home<P>>, connection: Rc<Connecti
 /// Writes on as the socket takes it; ends when everything is written, or the connection is over.
 pub(super) async fn write_when_possible<P: Protocol>(home: Rc<Home<P>>, connection: Rc<Connection>) {
     loop {
-        if connection.socket.writable().await.is_err() {
-            return;
-        }
+        connection.socket.writable().await;
         connection.write_blocked.set(false);
         let blocked = home.worker.borrow_mut().write_on(&connection);
         home.wake.notify();

@@ -8,7 +8,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lepus_shards::message::MessageView;
 use lepus_shards::queue::record_head;
@@ -46,6 +46,8 @@ pub(super) struct MessageLog {
     unix_ms: u64,
     /// Commits when the one under way began, and when that was.
     writing: Option<(u64, Instant)>,
+    /// What commits took lately: each counts for an eighth.
+    commits_take: Duration,
     free_limit_bytes: u64,
     checked: Option<Instant>,
     short_of_space: bool,
@@ -117,6 +119,7 @@ impl MessageLog {
             directory,
             unix_ms: now_ms,
             writing: None,
+            commits_take: Duration::ZERO,
             free_limit_bytes,
             checked: None,
             short_of_space: false,
@@ -182,16 +185,24 @@ impl MessageLog {
 
     fn note_commit(&mut self) {
         let commits = self.log.counts().commits;
-        self.writing = match (self.log.is_writing(), self.writing) {
-            (false, _) => None,
-            (true, Some((same, since))) if same == commits => Some((same, since)),
-            (true, _) => Some((commits, Instant::now())),
-        };
+        if self.log.is_writing() && self.writing.is_some_and(|(same, _)| same == commits) {
+            return;
+        }
+        if let Some((_, since)) = self.writing {
+            self.commits_take = (self.commits_take * 7 + since.elapsed()) / 8;
+        }
+        self.writing = self.log.is_writing().then(|| (commits, Instant::now()));
     }
 
     /// A commit is about to be done: looking at it again costs less than sleeping until it is.
     pub fn is_about_to_commit(&self) -> bool {
-        self.writing.is_some_and(|(_, since)| since.elapsed() < COMMIT_SPIN)
+        self.commits_take < COMMIT_SPIN
+            && self.writing.is_some_and(|(_, since)| since.elapsed() < COMMIT_SPIN)
+    }
+
+    /// It is not done yet, but still about to be. Costs no system call.
+    pub fn is_still_about_to_commit(&mut self) -> bool {
+        self.is_about_to_commit() && !self.log.disk_mut().has_news()
     }
 
     /// When the log is to be polled for a commit that is being held back, if there is one.

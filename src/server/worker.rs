@@ -16,13 +16,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lepus_shards::mesh::MeshPort;
-use lepus_shards::runtime::{Doorbell, Listener, Notify, Socket};
+use lepus_shards::runtime::{Listener, Notify, Socket};
 use lepus_shards::shard::{Batch, LogSequence, Shard};
 use tracing::{debug, error, warn};
 
 use super::connection::{AfterRead, Connection, Phase};
 use super::drain::Drain;
 use super::limits::{DEADLINE_PAUSE_MS, LINGER_MS, READ_BUFFER_BYTES, TICK_BUSY, TICK_IDLE};
+use super::message_log::MessageLog;
 use super::protocol::{Disposition, Protocol};
 use super::surroundings::Surroundings;
 use super::timings::{Loudness, Stage, Timings};
@@ -32,8 +33,6 @@ use crate::boot::{Inquiry, Pulse};
 pub(super) struct Home<P> {
     pub worker: RefCell<Worker<P>>,
     pub wake: Rc<Notify>,
-    /// The shard's own: rung when there is more to do at once, so that sockets are looked at between.
-    pub doorbell: Arc<Doorbell>,
 }
 
 /// An accepted connection on its way to its shard.
@@ -45,7 +44,6 @@ pub(super) struct WorkerParts<P> {
     pub surroundings: Surroundings<P>,
     pub port: MeshPort<Batch>,
     pub handovers: rtrb::Consumer<Handover>,
-    pub doorbell: Arc<Doorbell>,
     /// Time zero of all shards.
     pub started: Instant,
     pub write_stall_timeout_ms: u64,
@@ -63,6 +61,8 @@ pub(super) struct WorkerParts<P> {
 pub(super) struct Turn {
     /// There is more to do right now.
     pub again: bool,
+    /// A commit is about to end.
+    pub commit_ends_soon: bool,
     /// New connections, to be read.
     pub arrived: Vec<Rc<Connection>>,
     /// Connections whose sockets take no more output for now.
@@ -149,7 +149,7 @@ impl<P: Protocol> Home<P> {
             ticked_ms: 0,
             deadline_ms: 0,
         };
-        Rc::new(Home { worker: RefCell::new(worker), wake, doorbell: parts.doorbell })
+        Rc::new(Home { worker: RefCell::new(worker), wake })
     }
 }
 
@@ -198,13 +198,13 @@ impl<P: Protocol> Worker<P> {
         self.finish_round(ended_us);
         self.unpause();
         self.more_due |= self.shard.has_rubble() || self.shard.has_more_to_page();
-        let (mut written, mut about_to_commit) = (true, false);
+        let mut written = true;
         if let Some(log) = &self.around.log {
-            (written, about_to_commit) = (log.is_idle(), log.is_about_to_commit());
+            (written, turn.commit_ends_soon) = (log.is_idle(), log.is_about_to_commit());
             turn.due_in[0] = self.commit_due_in();
         }
         turn.due_in[1] = self.deadline_due_in();
-        turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals() || about_to_commit;
+        turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals();
         turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty() && written);
         turn
     }
@@ -271,6 +271,12 @@ impl<P: Protocol> Worker<P> {
         }
         let known = std::mem::replace(&mut self.deadline_ms, due_ms) == due_ms;
         (!known).then_some(due_in)
+    }
+
+    /// The commit that was about to end is still to be waited for, and no other shard has sent something.
+    pub fn waits_for_commit(&mut self) -> bool {
+        !self.port.has_arrivals()
+            && self.around.log.as_mut().is_some_and(MessageLog::is_still_about_to_commit)
     }
 
     /// Whether the pump may sleep; if so, whoever has something for this shard wakes it.

@@ -10,11 +10,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use glommio::io::PollableFd;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::mesh::Bell;
 
-use super::eventfd;
+use super::executor::reactor;
+use super::reactor::{Direction, Interest};
 
 /// The ringing side: an eventfd. Any thread.
 #[derive(Debug)]
@@ -26,7 +27,8 @@ impl Doorbell {
     /// # Errors
     /// When the process has no descriptors left.
     pub fn new() -> io::Result<Doorbell> {
-        Ok(Doorbell { eventfd: eventfd::new()? })
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Doorbell { eventfd: File::from(eventfd) })
     }
 
     /// Ends the shard's wait, or its next one. One system call.
@@ -59,29 +61,38 @@ impl AsRawFd for Doorbell {
 /// The waiting side. One for each doorbell, on the shard's thread.
 #[derive(Debug)]
 pub struct DoorbellWaiter {
-    fd: PollableFd<Arc<Doorbell>>,
+    interest: Interest,
+    doorbell: Arc<Doorbell>,
 }
 
 impl DoorbellWaiter {
     /// To be called on the shard that will wait.
-    pub fn new(doorbell: Arc<Doorbell>) -> io::Result<DoorbellWaiter> {
-        Ok(DoorbellWaiter { fd: PollableFd::new(doorbell)? })
+    ///
+    /// # Panics
+    /// Outside of a shard.
+    pub fn new(doorbell: Arc<Doorbell>) -> DoorbellWaiter {
+        let interest = Interest::new(reactor(), doorbell.as_raw_fd(), Direction::Input);
+        DoorbellWaiter { interest, doorbell }
     }
 
     /// Returns when the doorbell has been rung since the last return.
+    ///
+    /// # Errors
+    /// Those of read(2), of which an eventfd that is open has none.
     pub async fn wait(&self) -> io::Result<()> {
         let mut count = [0; 8];
         loop {
-            self.fd.readable().await?;
-            match (&self.fd.get_ref().eventfd).read(&mut count) {
-                Ok(_) => return Ok(()),
-                Err(error) if retry(&error) => {}
+            self.interest.ready().await;
+            match (&self.doorbell.eventfd).read(&mut count) {
+                Ok(_) => {
+                    // That took all rings there were.
+                    self.interest.used_up();
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.interest.used_up(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
     }
-}
-
-fn retry(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

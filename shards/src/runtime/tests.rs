@@ -151,7 +151,7 @@ fn a_doorbell_wakes_a_sleeping_shard_from_another_thread() {
         thread::spawn(move || asked.iter().for_each(|()| doorbell.ring()))
     };
     on_a_shard(move || async move {
-        let waiter = DoorbellWaiter::new(Arc::clone(&doorbell)).unwrap();
+        let waiter = DoorbellWaiter::new(Arc::clone(&doorbell));
         for _ in 0..200 {
             asked_in.send(()).unwrap();
             waiter.wait().await.unwrap();
@@ -165,7 +165,7 @@ fn a_doorbell_wakes_a_sleeping_shard_from_another_thread() {
 
 /// One turn of a shard that answers each Forward batch on the Reply lane, asleep in between.
 async fn serve_mesh(mut port: MeshPort<u64>, bell: Arc<Doorbell>, rounds: u64) -> u64 {
-    let waiter = DoorbellWaiter::new(bell).unwrap();
+    let waiter = DoorbellWaiter::new(bell);
     let peer = ShardId(1 - port.id().0);
     let mut answered = 0;
     if port.id() == ShardId(0) {
@@ -217,7 +217,7 @@ fn a_listener_accepts_and_the_stream_can_go_to_another_shard() {
         let socket = Socket::adopt(stream.take()).unwrap();
         let (mut buffer, mut got) = ([0; 64], Vec::new());
         while got.len() < 4 {
-            socket.readable().await.unwrap();
+            socket.readable().await;
             let read = socket.try_read(&mut buffer).unwrap();
             got.extend_from_slice(&buffer[..read]);
         }
@@ -269,7 +269,7 @@ fn reading_nothing_and_writing_into_a_full_socket_return_at_once() {
             client.read_exact(&mut vec![0; written]).unwrap();
             client
         });
-        socket.writable().await.unwrap();
+        socket.writable().await;
         assert!(socket.try_write(b"x").unwrap() > 0);
         drop(reader.join().unwrap());
     });
@@ -284,7 +284,7 @@ fn shutting_a_socket_down_ends_a_wait_for_input_and_the_peer_sees_the_end() {
         let (theirs, ended) = (Rc::clone(&socket), Rc::new(Notify::new()));
         let end = Rc::clone(&ended);
         spawn(async move {
-            theirs.readable().await.unwrap();
+            theirs.readable().await;
             assert_eq!(theirs.try_read(&mut [0; 8]).unwrap(), 0);
             end.notify();
         });

@@ -377,7 +377,7 @@ impl<D: Disk> ShardLog<D> {
         LogCounts { messages: self.directory.len(), ..self.counts }
     }
 
-    /// The disk, for tests.
+    /// The disk.
     pub fn disk_mut(&mut self) -> &mut D {
         &mut self.disk
     }

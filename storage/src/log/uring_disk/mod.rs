@@ -136,6 +136,11 @@ impl UringDisk {
         Ok(())
     }
 
+    /// The write that is under way may be over. Costs no system call.
+    pub fn has_news(&mut self) -> bool {
+        self.ring.has_news()
+    }
+
     fn is_writing(&self) -> bool {
         self.ring.is_busy() || self.refused.is_some()
     }

@@ -69,6 +69,11 @@ impl Ring {
         self.busy.is_some() && !self.ring.submission().is_empty()
     }
 
+    /// The write may be over: [`Ring::poll`] has something to look at.
+    pub fn has_news(&mut self) -> bool {
+        self.ring.submission().taskrun() || !self.ring.completion().is_empty()
+    }
+
     /// Begins to write.
     pub fn start(&mut self, file: Arc<File>, offset: u64, buffer: AlignedBuffer, direct: bool, sync: Sync) {
         assert!(self.busy.is_none(), "one write at a time");
