@@ -4,9 +4,10 @@
 pub const SHARDS_MAX: usize = 1024;
 
 /// Bytes of deliveries that a shard may have on the way to one connection, beyond one message: what a
-/// client that does not read can make a shard hold. Large enough that a connection at 4 GB/s with
-/// 65 µs between two shards is never idle for want of credit.
-pub const DELIVERY_WINDOW_BYTES: usize = 256 * 1024;
+/// client that does not read can make a shard hold. Twice what a shard reads of a publisher in one turn: with
+/// less, a consumer on another shard cannot keep up with a publisher however fast it is, since credit that it
+/// gives back is seen a turn later.
+pub const DELIVERY_WINDOW_BYTES: usize = 512 * 1024;
 
 /// A connection gives delivery credit back once it owes this much: at most two returns a window.
 pub const DELIVERY_RETURN_BYTES: usize = DELIVERY_WINDOW_BYTES / 4;
