@@ -85,8 +85,7 @@ impl DoorbellWaiter {
             self.interest.ready().await;
             match (&self.doorbell.eventfd).read(&mut count) {
                 Ok(_) => {
-                    // That took all rings there were.
-                    self.interest.used_up();
+                    self.interest.took_all();
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.interest.used_up(),

@@ -2,7 +2,7 @@
 //!
 //! A descriptor is watched from its first wait on, by one poll that gives a result whenever something comes
 //! (input, or the end of it). So nothing is asked anew for each read; in exchange, who waits has to say when
-//! there is nothing left ([`Interest::used_up`]), and the next wait ends at the next result. A result that
+//! there is nothing left ([`Interest::took_all`], [`Interest::used_up`]), and the next wait ends at the next result. A result that
 //! tells of something that has been read already ends a wait too early: then a read finds nothing, and the
 //! task waits again.
 #![forbid(unsafe_code)]
@@ -46,6 +46,8 @@ pub(super) struct Reactor {
 #[derive(Default)]
 struct Watched {
     ready: Cell<bool>,
+    /// No further result need come: the end, or an error, is there to be read.
+    ended: Cell<bool>,
     /// The kernel has the poll.
     armed: Cell<bool>,
     /// Nobody waits any more: forgotten with the poll's last result.
@@ -146,6 +148,7 @@ impl Reactor {
             let watched = Rc::clone(&self.watched.borrow()[key]);
             watched.armed.set(result.goes_on);
             watched.ready.set(true);
+            watched.ended.set(watched.ended.get() | result.ended);
             if watched.abandoned.get() && !result.goes_on {
                 self.watched.borrow_mut().remove(key);
             }
@@ -233,8 +236,15 @@ impl Interest {
         Interest { reactor, watched, key, fd, direction }
     }
 
-    /// There is nothing left: the next wait ends when something more comes.
+    /// What was there is taken: the next wait ends when something more comes. The end may have come before it was
+    /// taken, and have been told of.
+    pub fn took_all(&self) {
+        self.watched.ready.set(self.watched.ended.get());
+    }
+
+    /// There is nothing: the next wait ends when something comes.
     pub fn used_up(&self) {
+        self.watched.ended.set(false);
         self.watched.ready.set(false);
     }
 

@@ -12,12 +12,16 @@ use io_uring::{IoUring, opcode, types};
 
 /// The token of operations whose results say nothing.
 const IGNORED: u64 = u64::MAX;
+/// Events of poll(2) after which no further one need come.
+const ENDED: i32 = (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as i32;
 
 /// What has become of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PollResult {
     /// What the poll was queued with.
     pub token: u64,
+    /// Nothing comes after what is there: the other side has ended, or there is an error.
+    pub ended: bool,
     /// More results will come without asking.
     pub goes_on: bool,
 }
@@ -126,8 +130,10 @@ impl Ring {
         loop {
             let entry = self.ring.completion().next()?;
             if entry.user_data() != IGNORED {
+                // Below zero is a poll that was ended, or could not be: who waits finds out what is the matter.
+                let ended = entry.result() < 0 || entry.result() & ENDED != 0;
                 let goes_on = io_uring::cqueue::more(entry.flags());
-                return Some(PollResult { token: entry.user_data(), goes_on });
+                return Some(PollResult { token: entry.user_data(), ended, goes_on });
             }
         }
     }

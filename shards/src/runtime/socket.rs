@@ -46,13 +46,10 @@ impl Socket {
     /// `WouldBlock` when nothing is there.
     pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = uninterrupted(|| (&self.stream).read(buffer));
-        let used_up = match &read {
-            // A short read has taken all there was; the end stays to be seen.
-            Ok(count) => 0 < *count && *count < buffer.len(),
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        };
-        if used_up {
-            self.input.used_up();
+        match &read {
+            Ok(count) if 0 < *count && *count < buffer.len() => self.input.took_all(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.input.used_up(),
+            _ => {}
         }
         read
     }

@@ -276,6 +276,39 @@ fn reading_nothing_and_writing_into_a_full_socket_return_at_once() {
 }
 
 #[test]
+fn an_end_that_comes_before_the_last_input_is_read_is_seen_after_it() {
+    // Input and end are told of each by itself, or both at once.
+    for pause in [Duration::ZERO, Duration::from_millis(5)] {
+        let (mut client, server) = pair();
+        let server = Once::new(server);
+        let (asked_in, asked) = mpsc::channel::<()>();
+        let sender = thread::spawn(move || {
+            asked.recv().unwrap();
+            client.write_all(b"last").unwrap();
+            thread::sleep(pause);
+        });
+        on_a_shard(move || async move {
+            let socket = Socket::adopt(server.take()).unwrap();
+            let mut buffer = [0; 64];
+            assert_eq!(socket.try_read(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            spawn(async move { asked_in.send(()).unwrap() });
+            socket.readable().await;
+            // Both have been told of when this is over.
+            sleep(Duration::from_millis(50)).await;
+            assert_eq!(socket.try_read(&mut buffer).unwrap(), 4);
+            loop {
+                socket.readable().await;
+                match socket.try_read(&mut buffer) {
+                    Ok(read) => break assert_eq!(read, 0),
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                }
+            }
+        });
+        sender.join().unwrap();
+    }
+}
+
+#[test]
 fn shutting_a_socket_down_ends_a_wait_for_input_and_the_peer_sees_the_end() {
     let (mut client, server) = pair();
     let server = Once::new(server);
