@@ -114,6 +114,32 @@ pub struct ConsumerId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DeliveryTag(pub u64);
 
+/// A transaction that shards commit together: named by the shard that coordinates it, and never again in
+/// what its logs may still know.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct TxName(pub u64);
+
+impl TxName {
+    const COUNT_BITS: u32 = 34;
+    const EPOCH_BITS: u32 = 20;
+
+    /// The shard's `count`th transaction of this start of the broker.
+    pub fn new(coordinator: ShardId, epoch: u32, count: u64) -> TxName {
+        let epoch = u64::from(epoch) & ((1 << Self::EPOCH_BITS) - 1);
+        let count = count & ((1 << Self::COUNT_BITS) - 1);
+        TxName(
+            u64::from(coordinator.0) << (Self::EPOCH_BITS + Self::COUNT_BITS)
+                | epoch << Self::COUNT_BITS
+                | count,
+        )
+    }
+
+    /// The shard that coordinates it.
+    pub fn coordinator(self) -> ShardId {
+        ShardId((self.0 >> (Self::EPOCH_BITS + Self::COUNT_BITS)) as u16)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
