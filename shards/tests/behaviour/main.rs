@@ -20,4 +20,5 @@ mod paging;
 mod priorities;
 mod replies;
 mod timeouts;
+mod transactions;
 mod waiting;
