@@ -76,7 +76,7 @@ impl TransactionLog for Alone {
     fn prepare(&mut self, _name: TxName, _group: &LogGroup<'_>) -> Option<LoggedGroup> {
         unreachable!("there is one shard")
     }
-    fn decide(&mut self, _name: TxName) -> LogSequence {
+    fn decide(&mut self, _name: TxName, _sync: bool) -> LogSequence {
         unreachable!("nothing is prepared")
     }
     fn resolve(&mut self, _name: TxName, _committed: bool) {

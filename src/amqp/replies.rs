@@ -249,9 +249,7 @@ impl Front {
             }
             (Asked::Get, Reply::Empty) => basic_ok(basic::AMQPMethod::GetEmpty(basic::GetEmpty {})),
             (Asked::Qos, Reply::PrefetchSet) => basic_ok(basic::AMQPMethod::QosOk(basic::QosOk {})),
-            (Asked::Commit, Reply::Committed) => {
-                AMQPClass::Tx(tx::AMQPMethod::CommitOk(tx::CommitOk {}))
-            }
+            (Asked::Commit, Reply::Committed) => AMQPClass::Tx(tx::AMQPMethod::CommitOk(tx::CommitOk {})),
             (Asked::QueueDeclare, Reply::QueueDeclared { name, messages, consumers }) => {
                 if let Some(channel) = self.channel(slot, to.channel) {
                     channel.last_queue = name.to_string();

@@ -23,13 +23,13 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::Shard;
 use super::batch::{PeerMessage, Publisher, RecordRef};
 use super::direct_reply::Replies;
 use super::effects::Effects;
 use super::front_end::{Reply, Verdict};
 use super::history::Remembered;
 use super::outward::Outward;
-use super::Shard;
 use super::transactions::{Settled, counted};
 use crate::ledger::Position;
 use crate::queue::Record;
@@ -80,10 +80,11 @@ pub(crate) enum TxMessage {
     Abort(TxName),
 
     // To the coordinator
-    /// The part can be done, whatever happens; `logged`: the log will have to be told of the outcome.
+    /// The part can be done, whatever happens, and what is durable of it is in the log as was `asked`: then
+    /// the log will have to be told of the outcome. Not so with [`Durability::Memory`].
     Prepared {
         name: TxName,
-        logged: bool,
+        asked: Durability,
     },
     /// The part cannot be done, and is forgotten.
     Refused(TxName),
@@ -125,8 +126,8 @@ pub(super) struct Committing {
     awaited: usize,
     /// Owners whose logs do not have the outcome on disk yet.
     unresolved: usize,
-    /// The decision is in this shard's log.
-    decided: bool,
+    /// The most that an owner's log was asked for.
+    asked: Durability,
     refused: bool,
 }
 
@@ -155,7 +156,7 @@ impl Shard {
             prepared: SmallVec::new(),
             awaited: parts.len(),
             unresolved: 0,
-            decided: false,
+            asked: Durability::Memory,
             refused: false,
         };
         self.transactions.committing.insert(name, committing);
@@ -173,10 +174,11 @@ impl Shard {
             TxMessage::Part(part) => self.owner.take_part(&mut out, from, part),
             TxMessage::Commit(name) => self.owner.commit_part(&mut out, from, name),
             TxMessage::Abort(name) => self.owner.abort_part(fx, name),
-            TxMessage::Prepared { name, logged } => {
+            TxMessage::Prepared { name, asked } => {
                 let committing = known(all, name);
                 committing.prepared.push(from);
-                committing.unresolved += usize::from(logged);
+                committing.asked = committing.asked.max(asked);
+                committing.unresolved += usize::from(asked > Durability::Memory);
                 self.part_is_known(fx, name);
             }
             TxMessage::Refused(name) => {
@@ -198,9 +200,8 @@ impl Shard {
         }
         if committing.refused {
             self.abort(fx, name);
-        } else if committing.unresolved > 0 {
-            committing.decided = true;
-            let sequence = fx.decide(name);
+        } else if committing.asked > Durability::Memory {
+            let sequence = fx.decide(name, committing.asked == Durability::Fsync);
             let decided = PeerMessage::Transaction(TxMessage::Decided(name));
             self.owner.tell_when_committed(sequence, self.id, decided);
         } else {
@@ -255,7 +256,7 @@ impl Shard {
         if committing.awaited > 0 || committing.unresolved > 0 {
             return;
         }
-        if committing.decided {
+        if committing.asked > Durability::Memory {
             fx.forget_decision(name);
         }
         self.transactions.committing.remove(&name);

@@ -53,8 +53,9 @@ pub trait TransactionLog {
     /// asked of the log for it then.
     fn prepare(&mut self, name: TxName, group: &LogGroup<'_>) -> Option<LoggedGroup>;
 
-    /// Every shard has prepared its group: the transaction counts once this sequence is committed.
-    fn decide(&mut self, name: TxName) -> LogSequence;
+    /// Every shard has prepared its group: the transaction counts once this sequence is committed. With `sync`,
+    /// some group was to be on stable storage.
+    fn decide(&mut self, name: TxName, sync: bool) -> LogSequence;
 
     /// A group that was prepared here is appended, or dropped. When that is on disk,
     /// [`super::Shard::resolved`] is called.

@@ -95,7 +95,7 @@ impl Shard {
         let replies = self.take_replies();
         let histories = self.take_remembered(publish);
         let record = Record::of(&publish.message);
-        let bytes = record.bytes().len() as u64 + OVERHEAD_BYTES;
+        let bytes = (record.bytes().len() + size_of_val(targets)) as u64 + OVERHEAD_BYTES;
         let transaction = self.home.open_channel_mut(id).transaction.as_deref_mut().expect("it has one");
         let refuse = |text| Err(Refusal::new(RefusalKind::ResourceError, text));
         if transaction.bytes + bytes > TRANSACTION_BYTES_MAX {
@@ -151,7 +151,8 @@ impl Shard {
     /// When the channel has no transactions.
     pub fn roll_back(&mut self, id: ChannelId) {
         let channel = self.home.channel_mut(id).expect("a channel is rolled back before it ends");
-        let transaction = channel.transaction.as_deref_mut().expect("the protocol knows which channel has one");
+        let transaction =
+            channel.transaction.as_deref_mut().expect("the protocol knows which channel has one");
         let Transaction { settled, bytes, .. } = std::mem::take(transaction);
         self.transactions.bytes -= bytes;
         put_back(channel, settled);
@@ -161,9 +162,8 @@ impl Shard {
     /// is gone, it goes back to its queues as the rest did.
     pub(super) fn put_back<E: Effects>(&mut self, fx: &mut E, id: ChannelId, settled: Vec<Settled>) {
         let channel = self.home.channel_mut(id);
-        let holds = |channel: &&mut Channel| {
-            !matches!(channel.state, ChannelState::Closing { returned: true, .. })
-        };
+        let holds =
+            |channel: &&mut Channel| !matches!(channel.state, ChannelState::Closing { returned: true, .. });
         if let Some(channel) = channel.filter(holds) {
             return put_back(channel, settled);
         }
@@ -187,7 +187,8 @@ impl Shard {
     /// When the channel has no transactions.
     pub fn commit<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
         let channel = self.home.open_channel_mut(id);
-        let transaction = channel.transaction.as_deref_mut().expect("the protocol knows which channel has one");
+        let transaction =
+            channel.transaction.as_deref_mut().expect("the protocol knows which channel has one");
         let transaction = std::mem::take(transaction);
         let Transaction { publishes, returns, beside, settled, bytes } = transaction;
         let vhost = channel.vhost;

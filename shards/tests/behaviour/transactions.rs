@@ -482,7 +482,8 @@ fn what_is_not_committed_is_memory_and_is_bounded() {
 fn send_body(bench: &mut Bench, client: Client, body: &str) -> Result<Published, lepus_shards::Refusal> {
     use lepus_shards::message::{Durability, MessageView};
     use lepus_shards::shard::{NoHeaders, Publish};
-    let message = MessageView { exchange: b"", routing_key: b"q", properties: &[0, 0], body: body.as_bytes() };
+    let message =
+        MessageView { exchange: b"", routing_key: b"q", properties: &[0, 0], body: body.as_bytes() };
     let publish = Publish {
         message,
         durability: Durability::Memory,
@@ -509,8 +510,13 @@ fn a_message_that_a_queue_does_not_keep_is_settled_in_the_log() {
     assert_eq!(commit(&mut bench, client), Reply::Committed);
     let deliveries = bench.deliveries(other);
     assert_eq!(deliveries.len(), 2);
-    let in_log: usize =
-        bench.world.around.iter().flat_map(|around| around.logged.values()).map(|(queues, _)| queues.len()).sum();
+    let in_log: usize = bench
+        .world
+        .around
+        .iter()
+        .flat_map(|around| around.logged.values())
+        .map(|(queues, _)| queues.len())
+        .sum();
     assert_eq!(in_log, 3, "those that keep it");
     let (kernel, around) = bench.world.at(1);
     let acked = deliveries.iter().any(|got| {

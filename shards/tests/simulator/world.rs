@@ -288,8 +288,9 @@ impl TransactionLog for Surroundings {
         assert!(self.prepared.insert(name, group).is_none(), "a name is used once");
         Some(LoggedGroup { names, sequence: self.appended })
     }
-    fn decide(&mut self, name: TxName) -> LogSequence {
+    fn decide(&mut self, name: TxName, sync: bool) -> LogSequence {
         self.appended += 1;
+        assert!(sync, "all queues here ask for it");
         self.log_story.push("decide".into());
         self.journal.decide(self.appended, name);
         assert!(self.decisions.insert(name), "decided once");
@@ -540,7 +541,8 @@ impl World {
     pub fn crash(&mut self, at_least: bool) -> Recovered {
         let random = &mut self.random;
         let journals = self.around.iter().map(|around| {
-            let cut = if at_least { around.committed } else { random.u64(around.committed..=around.appended) };
+            let cut =
+                if at_least { around.committed } else { random.u64(around.committed..=around.appended) };
             (&around.journal, cut)
         });
         journal::recover(&journals.collect::<Vec<_>>())

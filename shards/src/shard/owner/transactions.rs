@@ -35,6 +35,8 @@ struct InLog {
     messages: Vec<(LogSequence, Durables)>,
     /// All of it is committed with this one.
     sequence: LogSequence,
+    /// How durable it is then.
+    asked: Durability,
 }
 
 /// The parts of a shard.
@@ -73,7 +75,7 @@ impl Owner {
             return out.tell(home, PeerMessage::Transaction(TxMessage::Refused(name)));
         }
         let in_log = self.log_part(out.fx, &part);
-        let logged = in_log.is_some();
+        let asked = in_log.as_ref().map_or(Durability::Memory, |in_log| in_log.asked);
         let sequence = in_log.as_ref().map(|in_log| in_log.sequence);
         let answer = match part.alone {
             true => {
@@ -83,7 +85,7 @@ impl Owner {
             false => {
                 self.transactions.bytes += bytes(&part);
                 self.transactions.prepared.insert(name, Prepared { part, in_log });
-                TxMessage::Prepared { name, logged }
+                TxMessage::Prepared { name, asked }
             }
         };
         let answer = PeerMessage::Transaction(answer);
@@ -166,8 +168,10 @@ impl Owner {
         }
         let logged = part.publishes.iter().zip(&plan.queues).filter(|(_, queues)| !queues.is_empty());
         let messages: Vec<GroupMessage<'_>> = logged
-            .map(|(publish, queues)| {
-                GroupMessage { message: publish.record.view(), ttl_ms: publish.ttl_ms, queues }
+            .map(|(publish, queues)| GroupMessage {
+                message: publish.record.view(),
+                ttl_ms: publish.ttl_ms,
+                queues,
             })
             .collect();
         let sync = plan.asked == Durability::Fsync;
@@ -181,7 +185,7 @@ impl Owner {
             let name = if queues.is_empty() { None } else { names.next() };
             (name.unwrap_or(0), queues)
         });
-        Some(InLog { messages: messages.collect(), sequence })
+        Some(InLog { messages: messages.collect(), sequence, asked: plan.asked })
     }
 
     fn plan(&self, part: &TxPart) -> Plan {
@@ -220,7 +224,8 @@ impl Owner {
             Verdict::Reject => queue.settings.dead_letter.is_none(),
             Verdict::Requeue | Verdict::Fail => false,
         };
-        let Some(Kept::InMemory(message)) = queue.entries.kept_at(settlement.position).filter(|_| ends) else {
+        let Some(Kept::InMemory(message)) = queue.entries.kept_at(settlement.position).filter(|_| ends)
+        else {
             return None;
         };
         let name = self.store.in_log(message).name;
