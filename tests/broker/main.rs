@@ -22,3 +22,4 @@ mod lifecycle;
 mod prefetch;
 mod queues;
 mod replies;
+mod transactions;

@@ -7,6 +7,7 @@
 
 mod clients;
 mod dead_letters;
+mod transactions;
 #[allow(dead_code, reason = "the behaviour tests use the rest of it")]
 mod world;
 
@@ -106,6 +107,24 @@ fn every_message_that_a_queue_gives_up_ends_in_one_place() {
         drop(guard);
     }
     assert!(messages > count * 10, "{messages} messages");
+}
+
+#[test]
+fn a_transaction_is_seen_and_logged_as_a_whole_or_not_at_all() {
+    let seeds = match number("LEPUS_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("LEPUS_SIM_SEEDS").unwrap_or(200),
+    };
+    let count = seeds.end - seeds.start;
+    let mut commits = 0;
+    for seed in seeds {
+        let guard = Seed(seed);
+        let budget = if seed.is_multiple_of(3) { 60_000 } else { u64::MAX };
+        let mut world = World::new(seed, 1 + (seed % 4) as usize, budget);
+        commits += transactions::run(&mut world);
+        drop(guard);
+    }
+    assert!(commits > count * 10, "{commits} commits");
 }
 
 #[test]
