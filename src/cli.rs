@@ -1,7 +1,9 @@
 //! The command line: flags to configuration, errors to one line and an exit code.
 //!
-//! Runs on the main thread. Exit codes: 0 done, 1 the broker failed while it ran, 2 it did not start or the
-//! command line is wrong.
+//! Runs on the main thread. Exit codes: 0 done, 1 the broker (or a load run) failed while it ran, 2 it did not start
+//! or the command line is wrong, 130 a load run was interrupted.
+
+mod policy;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -11,11 +13,16 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use lepus_bench::BenchError;
+use lepus_bench::cli::BenchArgs;
 use thiserror::Error;
 
-use crate::boot::{self, BootError, ServerPlan};
+use self::policy::PolicyCommand;
+use crate::boot::{self, BootError, ServerPlan, Supervisor};
 use crate::check_store::{CheckError, check_store};
 use crate::config::{Assignment, Config, ConfigError, FILE_VARIABLE, Sources};
+use crate::doctor::{self, Action, DoctorError};
+use crate::policies::PolicyError;
 
 /// An AMQP 0-9-1 broker for dedicated Linux servers.
 #[derive(Debug, Parser)]
@@ -32,6 +39,10 @@ enum Command {
     Serve(ServeArgs),
     /// Check a configuration, or print the default one.
     Config(ConfigArgs),
+    /// Examine this host for a broker: what keeps it from running well, why, and what changes that. Limits are
+    /// those of the doctor itself, so run it as the broker is run. Exits with 1 if something stops the broker or
+    /// endangers its data.
+    Doctor(DoctorArgs),
     /// Read everything that a stopped broker has left in its data directory, and say what is there. Exits
     /// with 1 if something is damaged.
     CheckStore {
@@ -39,6 +50,11 @@ enum Command {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
+    /// Policies of a stopped broker: what is asked of queues and exchanges by their names.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Put load on a broker, Lepus or another, and say what it does and what it costs.
+    Bench(BenchArgs),
 }
 
 const SERVE_HELP: &str = "\
@@ -50,7 +66,8 @@ Every key of the configuration can be set in three ways. The later ones win:
 `lepus config --print-default` prints all keys with what they mean and accept.
 
 The first SIGTERM or SIGINT drains: no more connections are accepted, open ones are closed with 320, and
-the process exits with 0 within 10 s. A second one ends it at once.";
+the process exits with 0 within 10 s. A second one ends it at once.
+SIGUSR1 makes each shard log where its time goes.";
 
 #[derive(Debug, Default, Args)]
 struct ServeArgs {
@@ -85,6 +102,28 @@ struct ConfigArgs {
     print_default: bool,
 }
 
+#[derive(Debug, Args)]
+struct DoctorArgs {
+    /// For programs.
+    #[arg(long, conflicts_with = "fix")]
+    json: bool,
+    /// Change what can be changed by a command, until the next boot; needs --yes, or --dry-run.
+    #[arg(long)]
+    fix: bool,
+    /// Only print a shell script of the changes.
+    #[arg(long, requires = "fix")]
+    dry_run: bool,
+    /// Do change this host.
+    #[arg(long, requires = "fix")]
+    yes: bool,
+    /// Print a file to install: unit, sysctl, udev, limits or tmpfiles. Its first line says where it belongs.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "fix"])]
+    print: Option<String>,
+    /// The broker that is to run here.
+    #[command(flatten, next_help_heading = "The broker that is to run here")]
+    serve: ServeArgs,
+}
+
 /// What ends the command with an error.
 #[derive(Debug, Error)]
 enum CliError {
@@ -96,6 +135,12 @@ enum CliError {
     Boot(#[from] BootError),
     #[error(transparent)]
     Check(#[from] CheckError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    #[error(transparent)]
+    Doctor(#[from] DoctorError),
     #[error("{} is damaged in {damage} places", path.display())]
     Damaged { path: PathBuf, damage: usize },
 }
@@ -116,13 +161,20 @@ pub fn run<E: Display>(
         Err(error) => return fail(&CliError::Usage(usage_line(&error))),
     };
     let result = match command_line.command {
+        Command::Bench(args) => match lepus_bench::cli::run(&args) {
+            // After a signal it is not 0, though there are figures.
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error.into()),
+        },
         Command::Serve(args) => serve(&args, environment.into_iter().collect(), server),
         Command::Config(ConfigArgs { check: Some(path), .. }) => check(&path),
         Command::Config(ConfigArgs { check: None, .. }) => {
             print(&Config::default().to_commented_toml());
             Ok(())
         }
+        Command::Doctor(args) => examine(&args, environment.into_iter().collect()),
         Command::CheckStore { directory } => check_data(directory),
+        Command::Policy(command) => policy::run(command).map(|text| print(&text)).map_err(CliError::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -135,9 +187,9 @@ fn serve<E: Display>(
     environment: Vec<(OsString, OsString)>,
     server: impl FnOnce(ServerPlan) -> Result<(), E>,
 ) -> Result<(), CliError> {
-    let config = configure(args, environment)?;
+    let config = configure(args, environment.clone())?;
     start_logging(&config);
-    Ok(boot::serve(&config, server)?)
+    Ok(boot::serve(&config, &Supervisor::of_environment(&environment), server)?)
 }
 
 fn configure(args: &ServeArgs, environment: Vec<(OsString, OsString)>) -> Result<Config, ConfigError> {
@@ -167,6 +219,17 @@ fn check(path: &Path) -> Result<(), CliError> {
     Config::load(&Sources { file: Some(path), ..Sources::default() })?;
     print(&format!("{}: ok\n", path.display()));
     Ok(())
+}
+
+fn examine(args: &DoctorArgs, environment: Vec<(OsString, OsString)>) -> Result<(), CliError> {
+    if let Some(name) = &args.print {
+        print(doctor::print_file(name)?);
+        return Ok(());
+    }
+    let action = Action::of_flags(args.json, args.fix, args.dry_run, args.yes)?;
+    let (text, verdict) = doctor::doctor(&configure(&args.serve, environment)?, action);
+    print(&text);
+    Ok(verdict?)
 }
 
 fn check_data(path: PathBuf) -> Result<(), CliError> {
@@ -216,8 +279,12 @@ fn fail(error: &CliError) -> ExitCode {
 fn exit_code(error: &CliError) -> u8 {
     match error {
         CliError::Boot(error) => error.exit_code(),
-        CliError::Damaged { .. } => 1,
-        CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) => 2,
+        CliError::Bench(error) if error.is_usage() => 2,
+        CliError::Bench(BenchError::Interrupted) => lepus_bench::stop::INTERRUPTED_EXIT,
+        CliError::Damaged { .. } | CliError::Bench(_) => 1,
+        CliError::Doctor(DoctorError::Unfit | DoctorError::NotChanged { .. }) => 1,
+        CliError::Doctor(_) => 2,
+        CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) | CliError::Policy(_) => 2,
     }
 }
 

@@ -9,7 +9,13 @@ fn serve_args(flags: &[&str]) -> ServeArgs {
     let arguments = ["lepus", "serve"].iter().chain(flags);
     match CommandLine::try_parse_from(arguments).unwrap().command {
         Command::Serve(args) => args,
-        Command::Config(_) | Command::CheckStore { .. } => unreachable!("serve was given"),
+        Command::Config(_)
+        | Command::Doctor(_)
+        | Command::CheckStore { .. }
+        | Command::Policy(_)
+        | Command::Bench(_) => {
+            unreachable!("serve was given")
+        }
     }
 }
 
@@ -34,6 +40,14 @@ fn run_without_server(arguments: &[&str]) -> ExitCode {
 #[test]
 fn the_command_line_is_consistent() {
     CommandLine::command().debug_assert();
+}
+
+#[test]
+fn a_load_run_with_wrong_options_is_a_usage_error() {
+    assert!(usage(&["lepus", "bench", "throughput", "--no-such"]).contains("--no-such"));
+    assert!(usage(&["lepus", "bench", "latency", "--rate", "0"]).contains("rate above 0"));
+    let code = run_without_server(&["lepus", "bench", "idle"]);
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(2)));
 }
 
 #[test]

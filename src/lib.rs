@@ -5,6 +5,8 @@ pub mod boot;
 pub mod check_store;
 pub mod cli;
 pub mod config;
+pub mod doctor;
+pub mod policies;
 pub mod server;
 
 #[cfg(test)]

@@ -12,8 +12,10 @@
 //! | [`ledger`] | cursor, conditional claims, delivery tags, settlement |
 //! | [`shard`] | commands in, effects out: the home of connections and the owner of queues |
 //! | [`mesh`] | batches between cores |
+//! | [`histogram`] | how long things take |
 //! | [`runtime`] | executors, sockets, timers; the only place that names the executor library |
 
+pub mod histogram;
 pub mod ids;
 pub mod ledger;
 pub mod limits;

@@ -62,6 +62,13 @@ const _: () = assert!(
     HISTORY_MEMORY_SHARE >= 4 && TRANSACTION_MEMORY_SHARE >= 4,
     "what does not drain is less than what blocks publishers"
 );
+/// Of so many messages one is followed through its queue, to see how long it waits. A prime: what comes in batches is
+/// met at any place of its batch.
+pub const WAIT_SAMPLE_EVERY: u32 = 61;
+
+/// How long a message is followed, in microseconds: most that are not delivered by then never are.
+pub const WAIT_PATIENCE_US: u64 = 10_000_000;
+
 const _: () =
     assert!(DELIVERY_RETURN_BYTES * 2 <= DELIVERY_WINDOW_BYTES, "credit must come back before it runs out");
 const _: () = assert!(SHARED_BODY_BYTES_MIN * 4 <= BATCH_BYTES_MAX, "several copied bodies fit a batch");

@@ -10,7 +10,9 @@
 //! `HISTORY` in the flags, which no client can and no client sees.
 
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{DeadLetterProperties, Death, MessageProperty, PropertyFormat, Reason, Returns};
+use lepus_shards::shard::{
+    DeadLetterProperties, Death, MessageProperty, PropertyFormat, Reason, Returns, WaitedProperties,
+};
 use lepus_shards::{Arguments, Value};
 
 use super::copies;
@@ -215,6 +217,13 @@ impl PropertyFormat for Front {
 
     fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
         rewrite(message, death, self.unix_s)
+    }
+
+    fn waited(&self, properties: &[u8]) -> WaitedProperties {
+        let parts = Parts::of(properties).expect("only well-formed properties are taken in");
+        let ttl_ms = parts.expiration.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let persistent = parts.persistent;
+        WaitedProperties { properties: edit::with_minus(properties, b"x-delay"), persistent, ttl_ms }
     }
 
     fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {

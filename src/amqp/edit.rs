@@ -81,6 +81,41 @@ pub(super) fn with_reply_to(bytes: &[u8], name: &str) -> Vec<u8> {
     [&bytes[..span.start], &[size], name.as_bytes(), &bytes[span.end..]].concat()
 }
 
+/// The properties with the integer in this header negated; as they are if there is none, or none that can be.
+pub(super) fn with_minus(bytes: &[u8], name: &[u8]) -> Vec<u8> {
+    let Some(span) = span(bytes, HEADERS) else { return bytes.to_vec() };
+    let fields = entries(&bytes[span.clone()]).map(|entry| {
+        let negated = (entry.name == name).then(|| negated(entry.kind, entry.value)).flatten();
+        match negated {
+            None => entry.bytes.to_vec(),
+            // A type that holds the negative of any other one.
+            Some(number) => {
+                let value = [&b"l"[..], &number.to_be_bytes()].concat();
+                let name = &entry.bytes[..1 + entry.name.len()];
+                [name, &value].concat()
+            }
+        }
+    });
+    let fields: Vec<u8> = fields.flatten().collect();
+    let size = (fields.len() as u32).to_be_bytes();
+    [&bytes[..span.start], &size, &fields, &bytes[span.end..]].concat()
+}
+
+/// The negative of an integer field.
+fn negated(kind: u8, value: &[u8]) -> Option<i64> {
+    let number = match kind {
+        b'b' => i64::from(i8::from_be_bytes(value.try_into().ok()?)),
+        b'B' => i64::from(u8::from_be_bytes(value.try_into().ok()?)),
+        b's' | b'U' => i64::from(i16::from_be_bytes(value.try_into().ok()?)),
+        b'u' => i64::from(u16::from_be_bytes(value.try_into().ok()?)),
+        b'I' => i64::from(i32::from_be_bytes(value.try_into().ok()?)),
+        b'i' => i64::from(u32::from_be_bytes(value.try_into().ok()?)),
+        b'l' | b'L' => i64::from_be_bytes(value.try_into().ok()?),
+        _ => return None,
+    };
+    number.checked_neg()
+}
+
 /// The properties without this header. A table that is empty then stays.
 pub(super) fn without_header(bytes: &[u8], name: &[u8]) -> Vec<u8> {
     let Some(span) = span(bytes, HEADERS) else { return bytes.to_vec() };

@@ -69,6 +69,29 @@ fn a_header_is_taken_out_and_nothing_else() {
 }
 
 #[test]
+fn an_integer_in_a_header_gets_a_minus_and_nothing_else_changes() {
+    let with = |value: AMQPValue| full().with_headers(table(&[("a", keys(&["k"])), ("x-delay", value)]));
+    for (value, negated) in [
+        (AMQPValue::LongInt(100), -100),
+        (AMQPValue::LongInt(-5), 5),
+        (AMQPValue::LongLongInt(i64::MAX), -i64::MAX),
+        (AMQPValue::LongUInt(u32::MAX), -i64::from(u32::MAX)),
+        (AMQPValue::ShortInt(7), -7),
+        (AMQPValue::ShortShortUInt(255), -255),
+    ] {
+        let expected = encoded(&with(AMQPValue::LongLongInt(negated)));
+        assert_eq!(with_minus(&encoded(&with(value)), b"x-delay"), expected);
+    }
+    for value in [AMQPValue::LongString("5".into()), AMQPValue::Double(5.0), AMQPValue::LongLongInt(i64::MIN)]
+    {
+        let same = encoded(&with(value));
+        assert_eq!(with_minus(&same, b"x-delay"), same);
+    }
+    let none = encoded(&BasicProperties::default());
+    assert_eq!(with_minus(&none, b"x-delay"), none);
+}
+
+#[test]
 fn properties_are_found_behind_all_others() {
     let bytes = encoded(&full());
     let properties = Properties::parse(&bytes).unwrap();

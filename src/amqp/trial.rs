@@ -1,6 +1,6 @@
 //! A whole connection on trial: the protocol over a real kernel of one shard, without sockets and clocks.
 //!
-//! For tests and fuzzers only, and in no other build. [`check_connection`] and [`check_codec`] take any bytes:
+//! For tests, fuzzers and micro-benchmarks only, and in no other build. [`check_connection`] and [`check_codec`] take any bytes:
 //! unit tests give them random ones, `tests/fuzz` lets a fuzzer look for worse.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
@@ -13,6 +13,7 @@ use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
     Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, TransactionLog,
+    WaitedProperties,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{
@@ -21,7 +22,8 @@ use lepus_shards::{
 
 pub use self::codec::check_codec;
 pub use self::connection::{Script, Step, check_connection, play};
-use super::codec::FRAME_END;
+/// The hot codec itself, for whoever counts its instructions.
+pub use super::codec::{ContentHeader, FRAME_END, FrameHead, PublishMethod, put_confirm, put_deliver};
 use super::{Credentials, Front, FrontConfig, HasFront, receive, resume, tick};
 
 /// One shard's surroundings: nothing but the front.
@@ -98,6 +100,9 @@ impl PropertyFormat for Alone {
     }
     fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
         self.front.dead_letter(message, death)
+    }
+    fn waited(&self, properties: &[u8]) -> WaitedProperties {
+        self.front.waited(properties)
     }
     fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
         self.front.with_returns(properties, returns)
@@ -227,14 +232,21 @@ impl Trial {
 
     /// Takes what waits to be written.
     pub fn take(&mut self, slot: u32) -> Vec<u8> {
+        let bytes = self.around.front.output(slot).pending().to_vec();
+        self.discard(slot);
+        bytes
+    }
+
+    /// Throws away what waits to be written. Returns how many bytes that were.
+    pub fn discard(&mut self, slot: u32) -> usize {
         let output = self.around.front.output(slot);
-        let bytes = output.pending().to_vec();
-        output.advance(bytes.len());
+        let count = output.pending().len();
+        output.advance(count);
         self.around.front.wrote(slot);
         if let Some(connection) = self.around.front.connection_id(slot) {
             self.shard.output_drained(&mut self.around, connection, 0);
         }
-        bytes
+        count
     }
 
     /// A connection with channel 1 open.

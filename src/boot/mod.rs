@@ -5,11 +5,14 @@
 //! Invariants: the data directory is held from before the store is opened until after it is closed,
 //! and nothing is written into it before it is held.
 
+mod inquiry;
 mod listeners;
 mod plan;
 mod port_holder;
+mod pulse;
 mod shutdown;
 mod signals;
+mod supervisor;
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
@@ -28,10 +31,14 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::config::{Config, Settings};
+pub use inquiry::Inquiry;
 pub use listeners::ListenError;
 pub use plan::ServerPlan;
+pub use pulse::Pulse;
 pub use shutdown::ShutdownSignal;
 use signals::SignalThread;
+pub use supervisor::Supervisor;
+use supervisor::Watchdog;
 
 /// Why the broker did not start, or stopped other than by being asked to.
 #[derive(Debug, Error)]
@@ -60,6 +67,9 @@ pub enum BootError {
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}; check the limits of this process")]
     Signals(io::Error),
+    /// The watchdog cannot be fed.
+    #[error("cannot start a thread for the watchdog: {0}; raise the limit on processes (ulimit -u)")]
+    Watchdog(io::Error),
     /// The server could not start.
     #[error("cannot start the shards: {0}")]
     Start(String),
@@ -87,6 +97,7 @@ impl BootError {
 /// [`BootError`], each text in one line with what to do.
 pub fn serve<E: Display>(
     config: &Config,
+    supervisor: &Supervisor,
     server: impl FnOnce(ServerPlan) -> Result<(), E>,
 ) -> Result<(), BootError> {
     let cpus = check_host(config)?;
@@ -97,7 +108,13 @@ pub fn serve<E: Display>(
     info!(boot_epoch = snapshot.boot_epoch, rows = snapshot.rows.len(), "topology read");
 
     let shutdown = Arc::new(ShutdownSignal::new());
-    let signals = SignalThread::start(Arc::clone(&shutdown)).map_err(BootError::Signals)?;
+    let inquiry = Arc::new(Inquiry::new());
+    let signals = SignalThread::start(&shutdown, &inquiry).map_err(BootError::Signals)?;
+    let pulse = Arc::new(Pulse::new(cpus.len()));
+    let watchdog = Watchdog::new(supervisor, Arc::clone(&pulse)).map_err(BootError::Watchdog)?;
+    let (ready_teller, stopping_teller) = (supervisor.clone(), supervisor.clone());
+    let start_watchdog = watchdog.starter();
+    shutdown.on_request(Box::new(move || stopping_teller.stopping()));
     let line = ready_line(config, &cpus, &addresses(&listeners, &config.listen));
     let ready = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&ready);
@@ -111,13 +128,18 @@ pub fn serve<E: Display>(
         boot_epoch: snapshot.boot_epoch,
         rows: snapshot.rows,
         shutdown,
+        pulse,
+        inquiry,
         on_ready: Box::new(move || {
             seen.store(true, Ordering::Release);
             announce(&line);
+            ready_teller.ready();
+            start_watchdog();
         }),
     };
     let result = server(plan);
     signals.stop();
+    watchdog.stop();
     drop(data_dir);
     match result {
         Ok(()) => {
@@ -147,7 +169,8 @@ fn check_host(config: &Config) -> Result<Vec<usize>, BootError> {
     Ok(cpus)
 }
 
-fn place_shards(config: &Config, cpus: &Cpus) -> Result<Vec<usize>, CpusError> {
+/// On which CPUs shards go.
+pub(crate) fn place_shards(config: &Config, cpus: &Cpus) -> Result<Vec<usize>, CpusError> {
     match (&config.cpus, config.shards) {
         (Some(wanted), _) => cpus.choose(&wanted.0),
         (None, Some(shards)) => {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use lepus_storage::TopologyStore;
 
+use super::inquiry::Inquiry;
+use super::pulse::Pulse;
 use super::shutdown::ShutdownSignal;
 use crate::config::Settings;
 
@@ -32,6 +34,10 @@ pub struct ServerPlan {
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// Asks for a drain and a stop.
     pub shutdown: Arc<ShutdownSignal>,
+    /// Where each shard notes that it turns.
+    pub pulse: Arc<Pulse>,
+    /// Asks each shard to log its timings.
+    pub inquiry: Arc<Inquiry>,
     /// To be called once, when all shards run and connections are accepted: says so on stdout.
     pub on_ready: Box<dyn FnOnce() + Send>,
 }

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first drains, the second ends the process at once.
+//! SIGTERM and SIGINT: the first drains, the second ends the process at once. SIGUSR1: shards log their timings.
 //!
 //! A thread of its own waits for signals. The first one starts a second thread that ends the process when
 //! draining takes longer than [`DRAIN_MAX`]. Neither touches a message.
@@ -9,11 +9,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level;
 use tracing::{error, info};
 
+use super::inquiry::Inquiry;
 use super::shutdown::ShutdownSignal;
 
 /// How long a broker may take from the first signal to its end.
@@ -31,14 +32,15 @@ pub(super) struct SignalThread {
 const SAME_SIGNAL: Duration = Duration::from_millis(200);
 
 impl SignalThread {
-    /// Takes over SIGTERM and SIGINT.
-    pub fn start(shutdown: Arc<ShutdownSignal>) -> io::Result<SignalThread> {
-        let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    /// Takes over SIGTERM, SIGINT and SIGUSR1.
+    pub fn start(shutdown: &Arc<ShutdownSignal>, inquiry: &Arc<Inquiry>) -> io::Result<SignalThread> {
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])?;
+        let (shutdown, inquiry) = (Arc::clone(shutdown), Arc::clone(inquiry));
         let handle = signals.handle();
         let (running, stopped) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("lepus-signals".to_owned())
-            .spawn(move || wait_for_signals(&mut signals, &shutdown, stopped))?;
+            .spawn(move || wait_for_signals(&mut signals, &shutdown, &inquiry, stopped))?;
         Ok(SignalThread { handle, thread, running })
     }
 
@@ -52,8 +54,18 @@ impl SignalThread {
     }
 }
 
-fn wait_for_signals(signals: &mut Signals, shutdown: &Arc<ShutdownSignal>, stopped: Receiver<()>) {
-    let mut arrived = signals.forever();
+fn wait_for_signals(
+    signals: &mut Signals,
+    shutdown: &Arc<ShutdownSignal>,
+    inquiry: &Inquiry,
+    stopped: Receiver<()>,
+) {
+    let mut arrived = signals.forever().filter(|&signal| {
+        if signal == SIGUSR1 {
+            inquiry.ask();
+        }
+        signal != SIGUSR1
+    });
     let Some(signal) = arrived.next() else { return };
     let name = low_level::signal_name(signal).unwrap_or("a signal");
     info!("{name}: draining for at most {} s; a second signal ends the broker at once", DRAIN_MAX.as_secs());
@@ -89,14 +101,23 @@ fn overdue(stopped: &Receiver<()>, limit: Duration, shutdown: &ShutdownSignal) -
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
-    fn a_signal_requests_the_shutdown() {
+    fn a_signal_requests_the_shutdown_and_another_asks_the_shards() {
         let shutdown = Arc::new(ShutdownSignal::new());
         let (asked, was_asked) = mpsc::channel();
         shutdown.on_request(Box::new(move || asked.send(()).unwrap()));
-        let thread = SignalThread::start(Arc::clone(&shutdown)).unwrap();
+        let inquiry = Arc::new(Inquiry::new());
+        let (curious, was_curious) = mpsc::channel();
+        let curious = Mutex::new(curious);
+        inquiry.on_ask(Box::new(move || curious.lock().unwrap().send(()).unwrap()));
+        let thread = SignalThread::start(&shutdown, &inquiry).unwrap();
+        low_level::raise(SIGUSR1).unwrap();
+        was_curious.recv().unwrap();
+        assert_eq!((inquiry.count(), shutdown.is_requested()), (1, false));
         low_level::raise(SIGTERM).unwrap();
         was_asked.recv().unwrap();
         assert!(shutdown.is_requested());

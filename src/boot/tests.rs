@@ -17,7 +17,7 @@ fn config(dir: &TestDir) -> Config {
 }
 
 fn boot(config: &Config, server: impl FnOnce(ServerPlan) -> Result<(), String>) -> Result<(), BootError> {
-    serve(config, server)
+    serve(config, &Supervisor::default(), server)
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_taken_port_leaves_the_data_directory_free() {
     let taken = Config { listen: vec![other.local_addr().unwrap()], ..config(&dir) };
     let error = boot(&taken, |_| unreachable!("the port is taken")).unwrap_err();
     assert!(matches!(error, BootError::Listen(ListenError::Taken { .. })), "{error}");
-    serve(&config(&dir), |plan| {
+    serve(&config(&dir), &Supervisor::default(), |plan| {
         assert_eq!(plan.boot_epoch, 1, "a start that failed is not counted");
         Ok::<(), Infallible>(())
     })

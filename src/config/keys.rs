@@ -7,7 +7,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use super::values::{CpuList, Durability, LogFilter, MemoryBudget, Misfit, Raw, Setting, Shown};
+use super::values::{
+    CpuList, Durability, LogFilter, MemoryBudget, Misfit, Profile, Raw, Setting, Shown, Spin,
+};
 
 /// One row of the table.
 pub(super) struct Key {
@@ -97,6 +99,11 @@ keys! {
     "cpus" cpus: Option<CpuList> = None,
         "a list of CPU numbers and ranges, for instance 0-3,8";
 
+    /// What else runs on this machine. `shared`: other programs; an idle shard sleeps. `dedicated`: nothing
+    /// that matters; shards keep their CPUs busy, and nothing has to wake them. Keys of `[runtime]` win over it.
+    "profile" profile: Profile = Profile::Shared,
+        "one of dedicated and shared";
+
     /// What a confirm of a persistent message in durable queues means. `fsync`: it is on stable storage
     /// and survives a power loss. `os`: the kernel has it, and it survives a crash of the broker.
     /// `memory`: the broker has it; messages do not survive a restart then, definitions of durable
@@ -184,9 +191,14 @@ keys! {
         "text of 1 to 255 bytes", if |name| is_name(name);
 
     /// How long an idle shard spins before it sleeps, in microseconds. Waking up costs about 20 µs; spinning
-    /// burns a core.
-    "runtime.spin_before_park_us" spin_before_park_us: u64 = 0,
-        "an integer from 0 to 1000000", if |n| *n <= 1_000_000;
+    /// burns a core. By default what `profile` says: forever with `dedicated`, 0 with `shared`.
+    "runtime.spin_before_park_us" spin_before_park_us: Option<Spin> = None,
+        "an integer from 0 to 1000000, or \"forever\"";
+
+    /// A turn of a shard that takes longer than this, in milliseconds, is logged with what took the time, at most
+    /// once a second for each shard; 0 is never.
+    "runtime.stall_report_ms" stall_report_ms: u64 = 5,
+        "an integer from 0 to 60000", if |n| *n <= 60_000;
 }
 
 /// Names travel in AMQP short strings.

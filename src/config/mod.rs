@@ -16,9 +16,17 @@ pub use error::{ConfigError, Origin};
 pub use keys::Config;
 pub use load::{Assignment, FILE_VARIABLE, Sources};
 pub use settings::Settings;
-pub use values::{CpuList, Durability, LogFilter, MemoryBudget};
+pub use values::{CpuList, Durability, LogFilter, MemoryBudget, Profile, Spin};
 
 impl Config {
+    /// How long idle shards spin: as configured, or as the profile has it.
+    pub fn spin(&self) -> Spin {
+        self.spin_before_park_us.unwrap_or(match self.profile {
+            Profile::Dedicated => Spin::Forever,
+            Profile::Shared => Spin::Micros(0),
+        })
+    }
+
     /// The values that server and protocol work with.
     pub fn settings(&self, shards: usize, memory_available_bytes: u64) -> Settings {
         let budget = self.memory_budget.bytes_of(memory_available_bytes);
@@ -39,7 +47,8 @@ impl Config {
             handshake_timeout_ms: self.handshake_timeout_ms,
             consumer_timeout_ms: self.consumer_timeout_ms,
             write_stall_timeout_ms: self.write_stall_timeout_ms,
-            spin_before_park_us: self.spin_before_park_us,
+            stall_report_ms: self.stall_report_ms,
+            spin_before_park: self.spin().duration(),
             product: self.product.clone(),
             version: self.version.clone(),
         }
@@ -48,6 +57,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -56,6 +67,18 @@ mod tests {
         assert_eq!(config.settings(4, 1_000_000).memory_per_shard_bytes, 100_000);
         let config = Config { memory_budget: MemoryBudget::Bytes(64 << 20), ..Config::default() };
         assert_eq!(config.settings(2, 1_000_000).memory_per_shard_bytes, 32 << 20);
+    }
+
+    #[test]
+    fn the_profile_says_whether_shards_spin_unless_their_own_key_does() {
+        let spin = |profile, spin_before_park_us| {
+            Config { profile, spin_before_park_us, ..Config::default() }.settings(1, 1 << 30).spin_before_park
+        };
+        assert_eq!(spin(Profile::Dedicated, None), Duration::MAX);
+        assert_eq!(spin(Profile::Shared, None), Duration::ZERO);
+        assert_eq!(spin(Profile::Dedicated, Some(Spin::Micros(50))), Duration::from_micros(50));
+        assert_eq!(spin(Profile::Shared, Some(Spin::Forever)), Duration::MAX);
+        assert_eq!(Config::default().profile, Profile::Shared, "an idle machine is not burnt unasked");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The settled values that server and protocol work with. Built once at boot and shared by all shards,
 //! read-only; nothing in it needs parsing, looking up or asking the host any more.
 
+use std::time::Duration;
+
 use super::Durability;
 
 /// What the running broker must know of its configuration. Every field is within the bounds that the
@@ -39,8 +41,10 @@ pub struct Settings {
     pub consumer_timeout_ms: u64,
     /// How long a connection may leave output unread before it is cut off.
     pub write_stall_timeout_ms: u64,
-    /// How long an idle shard spins before it sleeps.
-    pub spin_before_park_us: u64,
+    /// How long a turn of a shard may take before it is logged; 0 is for ever.
+    pub stall_report_ms: u64,
+    /// How long an idle shard spins before it sleeps: as configured, or as the profile has it.
+    pub spin_before_park: Duration,
     /// `product` in the server properties.
     pub product: String,
     /// `version` in the server properties.

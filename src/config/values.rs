@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lepus_tuning::cpus;
 use toml::de::DeValue;
@@ -196,6 +197,70 @@ impl Setting for Durability {
     }
 }
 
+/// What else runs on the machine, see the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Nothing: the broker may keep its CPUs busy.
+    Dedicated,
+    /// Others do.
+    Shared,
+}
+
+impl Setting for Profile {
+    fn read(raw: &Raw<'_>) -> Result<Profile, Misfit> {
+        match raw.text()? {
+            "dedicated" => Ok(Profile::Dedicated),
+            "shared" => Ok(Profile::Shared),
+            _ => Err(Misfit),
+        }
+    }
+    fn show(&self) -> Shown {
+        Shown::Set(quoted(match self {
+            Profile::Dedicated => "dedicated",
+            Profile::Shared => "shared",
+        }))
+    }
+}
+
+/// How long an idle shard looks around before it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spin {
+    /// So many microseconds.
+    Micros(u64),
+    /// It does not sleep.
+    Forever,
+}
+
+impl Spin {
+    /// More would be meant to be for ever.
+    const MICROS_MAX: u64 = 1_000_000;
+
+    /// What the executor is told.
+    pub fn duration(self) -> Duration {
+        match self {
+            Spin::Micros(us) => Duration::from_micros(us),
+            Spin::Forever => Duration::MAX,
+        }
+    }
+}
+
+impl Setting for Option<Spin> {
+    fn read(raw: &Raw<'_>) -> Result<Option<Spin>, Misfit> {
+        if matches!(raw.text(), Ok("forever")) {
+            return Ok(Some(Spin::Forever));
+        }
+        let us = raw.integer()?;
+        if us <= Spin::MICROS_MAX { Ok(Some(Spin::Micros(us))) } else { Err(Misfit) }
+    }
+    fn show(&self) -> Shown {
+        match self {
+            Some(Spin::Micros(us)) => Shown::Set(us.to_string()),
+            Some(Spin::Forever) => Shown::Set(quoted("forever")),
+            None => Shown::Unset { example: "50" },
+        }
+    }
+}
+
 /// A share of the memory there is, or an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryBudget {
@@ -289,6 +354,16 @@ impl Setting for LogFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spinning_takes_some_time_or_for_ever() {
+        let read = |text| <Option<Spin> as Setting>::read(&Raw::Text(text)).ok().flatten();
+        assert_eq!(read("50"), Some(Spin::Micros(50)));
+        assert_eq!(read("forever"), Some(Spin::Forever));
+        for wrong in ["", "always", "-1", "1000001"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn memory_is_a_percentage_or_an_amount() {

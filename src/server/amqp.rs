@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use lepus_shards::runtime::{Placement, ShardOptions};
 use lepus_shards::shard::Shard;
@@ -37,10 +37,7 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
     let logs = recovery::recover_logs(&plan.data_dir, shards, epoch, &log_settings(&settings), &queues)?;
     let broker = Broker {
         shards: plan.cpus.into_iter().map(Placement::Cpu).collect(),
-        options: ShardOptions {
-            spin_before_park: Duration::from_micros(settings.spin_before_park_us),
-            ..ShardOptions::default()
-        },
+        options: ShardOptions { spin_before_park: settings.spin_before_park, ..ShardOptions::default() },
         listeners: plan.listeners,
         changes,
         writer,
@@ -51,7 +48,10 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
         memory_per_shard_bytes: settings.memory_per_shard_bytes,
         consumer_timeout_ms: settings.consumer_timeout_ms,
         write_stall_timeout_ms: settings.write_stall_timeout_ms,
+        stall_report_ms: settings.stall_report_ms,
         shutdown: plan.shutdown,
+        pulse: plan.pulse,
+        inquiry: plan.inquiry,
         on_ready: plan.on_ready,
     };
     let authenticate = Arc::new(Credentials {

@@ -21,14 +21,15 @@ use lepus_storage::{StoreError, TopologyStore};
 use super::accept::{self, Handovers};
 use super::connection;
 use super::drain::{Drain, DrainShared};
-use super::limits::{HANDOVERS_MAX, TICK_BUSY, TICK_IDLE};
+use super::limits::HANDOVERS_MAX;
 use super::message_log::{LogSeed, MessageLog};
 use super::protocol::Protocol;
 use super::recovery::{self, LogError};
 use super::store::Persistence;
 use super::surroundings::Surroundings;
+use super::timings::Loudness;
 use super::worker::{Handover, Home, WorkerParts};
-use crate::boot::ShutdownSignal;
+use crate::boot::{Inquiry, Pulse, ShutdownSignal};
 
 /// Why the server did not run, or did not go on.
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +80,14 @@ pub struct Broker {
     pub consumer_timeout_ms: u64,
     /// How long a connection may leave output unread.
     pub write_stall_timeout_ms: u64,
+    /// Turns that take longer than so many milliseconds are logged; 0: none is.
+    pub stall_report_ms: u64,
     /// Asks for a drain and a stop.
     pub shutdown: Arc<ShutdownSignal>,
+    /// Where each shard notes that it turns.
+    pub pulse: Arc<Pulse>,
+    /// Asks each shard to log its timings.
+    pub inquiry: Arc<Inquiry>,
     /// Called once, when all shards run and connections are accepted.
     pub on_ready: Box<dyn FnOnce() + Send>,
 }
@@ -105,6 +112,9 @@ struct Common {
     startup: Startup,
     changes: Vec<Change>,
     drain: Arc<DrainShared>,
+    pulse: Arc<Pulse>,
+    inquiry: Arc<Inquiry>,
+    stall_report_ms: u64,
     started: Instant,
     open: Arc<AtomicUsize>,
     shards: usize,
@@ -154,8 +164,9 @@ impl Broker {
             let front = protocol(seed.port.id());
             shard_main(seed, front)
         })?;
-        let bells = Arc::clone(&drain);
+        let (bells, too) = (Arc::clone(&drain), Arc::clone(&drain));
         shutdown.on_request(Box::new(move || bells.ring_all()));
+        common.inquiry.on_ask(Box::new(move || too.ring_all()));
         let open = Arc::clone(&common.open);
         shutdown.report_remaining(Box::new(move || match open.load(Ordering::Relaxed) {
             1 => "1 connection".to_owned(),
@@ -187,6 +198,9 @@ impl Broker {
             startup: Startup { missing: AtomicUsize::new(shards), on_ready: Mutex::new(Some(self.on_ready)) },
             changes: self.changes,
             drain: Arc::new(DrainShared::new(self.shutdown, doorbells.clone())),
+            pulse: self.pulse,
+            inquiry: self.inquiry,
+            stall_report_ms: self.stall_report_ms,
             started: Instant::now(),
             open: Arc::new(AtomicUsize::new(0)),
             shards,
@@ -272,6 +286,9 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         write_stall_timeout_ms: common.write_stall_timeout_ms,
         open: Arc::clone(&common.open),
         drain: Drain::new(Arc::clone(&common.drain)),
+        pulse: Arc::clone(&common.pulse),
+        inquiry: Arc::clone(&common.inquiry),
+        stall_report_ms: common.stall_report_ms,
     });
     spawn(answer_bell(waiter, Rc::clone(&home)));
     spawn(tick(Rc::clone(&home)));
@@ -296,10 +313,11 @@ async fn pump<P: Protocol>(home: Rc<Home<P>>) {
         for connection in turn.write_blocked {
             spawn(connection::write_when_possible(Rc::clone(&home), connection));
         }
-        if let Some(due_in) = turn.due_in {
+        for due_in in turn.due_in.into_iter().flatten() {
             spawn(wake_after(due_in, Rc::clone(&home)));
         }
         if turn.ended {
+            home.worker.borrow_mut().tell_timings(Loudness::Unasked);
             return;
         }
         if !turn.again && home.worker.borrow_mut().try_park() {
@@ -328,8 +346,8 @@ async fn answer_bell<P: Protocol>(waiter: DoorbellWaiter, home: Rc<Home<P>>) {
 
 async fn tick<P: Protocol>(home: Rc<Home<P>>) {
     loop {
-        let busy = home.worker.borrow_mut().tick();
+        let pause = home.worker.borrow_mut().tick();
         home.wake.notify();
-        sleep(if busy { TICK_BUSY } else { TICK_IDLE }).await;
+        sleep(pause).await;
     }
 }

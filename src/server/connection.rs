@@ -2,6 +2,7 @@
 //! it to take output. An idle connection is one task that waits for input, and no buffer.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use lepus_shards::runtime::{Notify, Socket};
@@ -25,6 +26,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub slot: u32,
+    pub peer: SocketAddr,
     pub socket: Socket,
     pub phase: Cell<Phase>,
     /// Ends the pause of the reading task.
@@ -40,9 +42,10 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub fn new(slot: u32, socket: Socket) -> Connection {
+    pub fn new(slot: u32, peer: SocketAddr, socket: Socket) -> Connection {
         Connection {
             slot,
+            peer,
             socket,
             phase: Cell::new(Phase::Open),
             resume: Notify::new(),
@@ -91,7 +94,7 @@ pub(super) async fn write_when_possible<P: Protocol>(home: Rc<Home<P>>, connecti
             return;
         }
         connection.write_blocked.set(false);
-        let blocked = home.worker.borrow_mut().write(&connection);
+        let blocked = home.worker.borrow_mut().write_on(&connection);
         home.wake.notify();
         if !blocked {
             return;

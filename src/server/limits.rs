@@ -15,10 +15,18 @@ pub const SPARE_BATCHES_MAX: usize = 16;
 /// Accepted connections on their way to one shard.
 pub const HANDOVERS_MAX: usize = 256;
 
+/// Settlements that wait for the log when a queue's remains are not carried off any further: some commits'
+/// worth. Each has an entry in the unacked index until it is written.
+pub const WAITING_SETTLEMENTS_MAX: usize = 16 * 1024;
+
 /// How often the clock's work is looked at while a shard is busy, and while nothing has happened.
 pub const TICK_BUSY: Duration = Duration::from_millis(10);
 /// See [`TICK_BUSY`].
 pub const TICK_IDLE: Duration = Duration::from_millis(100);
+
+/// Deadlines are looked at when they come, but not more often than this, in milliseconds: an expiry is late by
+/// no more, and many of them cost no more than one look.
+pub const DEADLINE_PAUSE_MS: u64 = 5;
 
 /// How long a connection that has been sent its close may take to read it and end its side: closing
 /// the socket over unread input would reset it and could lose the close frame on its way.
@@ -43,6 +51,12 @@ const _: () = assert!(TICK_BUSY.as_millis() < TICK_IDLE.as_millis());
 /// How long after a commit began a shard looks for its end instead of sleeping until it is told: a
 /// synchronous write takes less on the disks that this is for, and being woken would take as long again.
 pub const COMMIT_SPIN: Duration = Duration::from_micros(400);
+
+/// Turns whose commits are waited for, of which the time is taken: beyond that, the disk stands still.
+pub const COMMIT_MARKS_MAX: usize = 256;
+
+/// A shard that stalls says so no more often than this, in microseconds.
+pub const STALL_REPORT_PAUSE_US: u64 = 1_000_000;
 
 /// How often a shard looks how much space its disk has.
 pub const FREE_SPACE_CHECK: Duration = Duration::from_secs(1);

@@ -23,7 +23,7 @@ use lepus_tuning::disk;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracing::{error, info, warn};
 
-use super::limits::{COMMIT_SPIN, FREE_SPACE_CHECK};
+use super::limits::{COMMIT_SPIN, FREE_SPACE_CHECK, WAITING_SETTLEMENTS_MAX};
 use super::own_settlements::OwnSettlements;
 
 /// What a shard's log begins with. Made on the main thread, used up on the shard's.
@@ -223,6 +223,11 @@ impl MessageLog {
     /// Bytes that wait to be written.
     pub fn backlog_bytes(&self) -> u64 {
         self.log.backlog_bytes()
+    }
+
+    /// So many settlements wait that no more should be made for their own sake.
+    pub fn is_behind_with_settlements(&self) -> bool {
+        self.log.waiting_settlements() >= WAITING_SETTLEMENTS_MAX
     }
 
     /// Nothing waits to be written.

@@ -29,12 +29,14 @@ pub mod protocol;
 mod recovery;
 mod store;
 mod surroundings;
+mod timings;
 mod worker;
 
 pub use amqp::run;
 pub use broker::{Broker, ServerError};
 pub use protocol::{Disposition, Protocol};
 pub use recovery::LogError;
+pub(crate) use store::write_now;
 pub use surroundings::Surroundings;
 
 #[cfg(test)]

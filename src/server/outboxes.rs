@@ -70,7 +70,8 @@ impl Outboxes {
 
     /// Hands to the mesh what it takes, Reply before Forward, and nothing on a peer's Forward lane
     /// while some of its Reply waits: the order that the mesh promises rests on it.
-    pub fn send(&mut self, port: &mut MeshPort<Batch>) {
+    /// `now_us` is for the receiver, to see how long it took.
+    pub fn send(&mut self, port: &mut MeshPort<Batch>, now_us: u64) {
         for index in 0..port.shards() {
             let to = ShardId(index as u16);
             if to == port.id() {
@@ -82,7 +83,7 @@ impl Outboxes {
                 self.spare.push(batch);
             }
             for lane in [Lane::Reply, Lane::Forward] {
-                if !self.send_lane(port, to, lane) {
+                if !self.send_lane(port, to, lane, now_us) {
                     break;
                 }
             }
@@ -91,9 +92,10 @@ impl Outboxes {
     }
 
     /// True if nothing is left.
-    fn send_lane(&mut self, port: &mut MeshPort<Batch>, to: ShardId, lane: Lane) -> bool {
+    fn send_lane(&mut self, port: &mut MeshPort<Batch>, to: ShardId, lane: Lane, now_us: u64) -> bool {
         let outbox = &mut self.lanes[lane_index(lane)][to.index()];
-        while let Some(batch) = outbox.full.pop_front() {
+        while let Some(mut batch) = outbox.full.pop_front() {
+            batch.sent_us = now_us;
             if let Err(batch) = port.try_send(to, lane, batch) {
                 outbox.full.push_front(batch);
                 return false;
@@ -102,6 +104,7 @@ impl Outboxes {
         if outbox.filling.is_empty() {
             return true;
         }
+        outbox.filling.sent_us = now_us;
         let next = self.spare.pop().unwrap_or_default();
         match port.try_send(to, lane, std::mem::replace(&mut outbox.filling, next)) {
             Ok(()) => true,

@@ -16,11 +16,11 @@ pub struct Persistence {
     failed: Option<StoreError>,
 }
 
-/// Writes these rows and waits until they are on disk; before shards exist.
+/// Writes these rows and waits until they are on disk; where there are no shards.
 ///
 /// # Errors
 /// When they cannot be written.
-pub(super) fn write_now(store: &mut TopologyStore, writes: Vec<StoreWrite>) -> Result<(), StoreError> {
+pub(crate) fn write_now(store: &mut TopologyStore, writes: Vec<StoreWrite>) -> Result<(), StoreError> {
     if writes.is_empty() {
         return Ok(());
     }

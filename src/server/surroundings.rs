@@ -4,7 +4,7 @@
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
-    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, TransactionLog,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, TransactionLog, WaitedProperties,
 };
 use lepus_shards::topology::StoreWrite;
 use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId, TxName, Value};
@@ -23,7 +23,7 @@ pub struct Surroundings<P> {
     pub outboxes: Outboxes,
     /// Where persistent messages go.
     pub(super) log: Option<MessageLog>,
-    /// Without a log, an appended message is as durable as it gets at the end of the turn.
+    /// The last message that was appended. Without a log, it is as durable as it gets at the end of the turn.
     pub(super) appended: LogSequence,
     /// On the shard that writes topology.
     pub(super) persistence: Option<Persistence>,
@@ -53,13 +53,12 @@ impl<P> Backplane for Surroundings<P> {
         sync: bool,
         queues: &[DurableId],
     ) -> Logged {
-        match &mut self.log {
+        let logged = match &mut self.log {
             Some(log) => log.append(message, ttl_ms, sync, queues),
-            None => {
-                self.appended += 1;
-                Logged { sequence: self.appended, in_log: false }
-            }
-        }
+            None => Logged { sequence: self.appended + 1, in_log: false },
+        };
+        self.appended = logged.sequence;
+        logged
     }
 
     fn claimed(&mut self, message: LogSequence, queue: DurableId) {
@@ -131,6 +130,10 @@ impl<P: FrontEnd> PropertyFormat for Surroundings<P> {
 
     fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties {
         self.front.dead_letter(message, death)
+    }
+
+    fn waited(&self, properties: &[u8]) -> WaitedProperties {
+        self.front.waited(properties)
     }
 
     fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {

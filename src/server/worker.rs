@@ -18,13 +18,15 @@ use std::time::{Duration, Instant};
 use lepus_shards::mesh::MeshPort;
 use lepus_shards::runtime::{Doorbell, Listener, Notify, Socket};
 use lepus_shards::shard::{Batch, LogSequence, Shard};
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 
 use super::connection::{AfterRead, Connection, Phase};
 use super::drain::Drain;
-use super::limits::{LINGER_MS, READ_BUFFER_BYTES};
+use super::limits::{DEADLINE_PAUSE_MS, LINGER_MS, READ_BUFFER_BYTES, TICK_BUSY, TICK_IDLE};
 use super::protocol::{Disposition, Protocol};
 use super::surroundings::Surroundings;
+use super::timings::{Loudness, Stage, Timings};
+use crate::boot::{Inquiry, Pulse};
 
 /// A shard's worker and the wake-up of its pump, for all tasks of the shard.
 pub(super) struct Home<P> {
@@ -50,6 +52,10 @@ pub(super) struct WorkerParts<P> {
     /// Connections of the whole broker.
     pub open: Arc<AtomicUsize>,
     pub drain: Drain,
+    pub pulse: Arc<Pulse>,
+    pub inquiry: Arc<Inquiry>,
+    /// Turns that take longer are logged; 0: none is.
+    pub stall_report_ms: u64,
 }
 
 /// What a turn leaves to be done by tasks.
@@ -61,8 +67,8 @@ pub(super) struct Turn {
     pub arrived: Vec<Rc<Connection>>,
     /// Connections whose sockets take no more output for now.
     pub write_blocked: Vec<Rc<Connection>>,
-    /// A turn is due after this time, whether or not anything happens.
-    pub due_in: Option<Duration>,
+    /// A turn is due after these times, whether or not anything happens.
+    pub due_in: [Option<Duration>; 2],
     /// The broker has stopped.
     pub ended: bool,
 }
@@ -78,6 +84,13 @@ pub(super) struct Worker<P> {
     write_stall_timeout_ms: u64,
     open: Arc<AtomicUsize>,
     drain: Drain,
+    pulse: Arc<Pulse>,
+    inquiry: Arc<Inquiry>,
+    /// Inquiries that were answered.
+    answered: u64,
+    timings: Timings,
+    /// When the clock's next tick is due.
+    tick_due_us: Option<u64>,
     /// By slot.
     connections: Vec<Option<Rc<Connection>>>,
     connected: usize,
@@ -98,6 +111,10 @@ pub(super) struct Worker<P> {
     more_due: bool,
     /// The last held back commit for which a wake-up was asked.
     commit_due_ms: u64,
+    /// When the clock's work was last done.
+    ticked_ms: u64,
+    /// The last deadline for which a wake-up was asked.
+    deadline_ms: u64,
 }
 
 impl<P: Protocol> Home<P> {
@@ -113,6 +130,11 @@ impl<P: Protocol> Home<P> {
             write_stall_timeout_ms: parts.write_stall_timeout_ms,
             open: parts.open,
             drain: parts.drain,
+            pulse: parts.pulse,
+            answered: parts.inquiry.count(),
+            inquiry: parts.inquiry,
+            timings: Timings::new(parts.stall_report_ms),
+            tick_due_us: None,
             connections: Vec::new(),
             connected: 0,
             read_buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
@@ -124,48 +146,108 @@ impl<P: Protocol> Home<P> {
             active: false,
             more_due: false,
             commit_due_ms: 0,
+            ticked_ms: 0,
+            deadline_ms: 0,
         };
         Rc::new(Home { worker: RefCell::new(worker), wake, doorbell: parts.doorbell })
     }
 }
 
 impl<P: Protocol> Worker<P> {
+    fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
     fn now_ms(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        self.now_us() / 1_000
     }
 
     /// One turn: everything that has come in since the last one goes where it belongs.
     pub fn turn(&mut self) -> Turn {
         self.wake.clear();
+        self.pulse.beat(self.shard.id().0 as usize);
         let mut turn = Turn::default();
-        self.shard.set_time(self.now_ms());
+        let began_us = self.enter(Stage::Mesh);
+        let now_ms = began_us / 1_000;
         self.take_handovers(&mut turn);
-        let Worker { port, shard, around, .. } = self;
-        let drained = port.drain(|from, _, batch| shard.receive_batch(around, from, batch));
-        self.active |= drained > 0;
+        let took = !turn.arrived.is_empty() | self.take_batches(began_us);
+        self.active |= took;
+        if took {
+            self.enter(Stage::Control);
+        } else {
+            self.timings.rounds.rename(Stage::Control);
+        }
         self.take_persisted();
         self.stop_when_asked();
-        if self.more_due {
+        if self.more_due || self.deadline_due_ms().is_some_and(|due_ms| due_ms <= now_ms) {
+            self.enter(Stage::Clock);
+            self.ticked_ms = now_ms;
             self.more_due = self.shard.tick(&mut self.around);
+            self.enter(Stage::Control);
         }
         P::resume(&mut self.shard, &mut self.around);
         self.take_committed();
+        self.enter(Stage::Queues);
         let blocked = self.shard.publishing_blocked();
         self.shard.end_turn(&mut self.around);
         // Publishers that waited for memory go on in the next turn.
         turn.again |= blocked && !self.shard.publishing_blocked();
         self.write_dirty(&mut turn);
-        self.around.outboxes.send(&mut self.port);
+        let ended_us = self.now_us();
+        self.around.outboxes.send(&mut self.port, ended_us);
+        self.finish_round(ended_us);
         self.unpause();
         self.more_due |= self.shard.has_rubble() || self.shard.has_more_to_page();
         let (mut written, mut about_to_commit) = (true, false);
         if let Some(log) = &self.around.log {
             (written, about_to_commit) = (log.is_idle(), log.is_about_to_commit());
-            turn.due_in = self.commit_due_in();
+            turn.due_in[0] = self.commit_due_in();
         }
+        turn.due_in[1] = self.deadline_due_in();
         turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals() || about_to_commit;
         turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty() && written);
         turn
+    }
+
+    /// Takes the batches of other shards. True if there were any.
+    fn take_batches(&mut self, now_us: u64) -> bool {
+        let Worker { port, shard, around, timings, .. } = self;
+        let taken = port.drain(|from, _, batch| {
+            timings.mesh.record(now_us.saturating_sub(batch.sent_us));
+            shard.receive_batch(around, from, batch);
+        });
+        taken > 0
+    }
+
+    /// The shard is busy with this from now on. Gives the time.
+    fn enter(&mut self, stage: Stage) -> u64 {
+        self.enter_for(stage, None)
+    }
+
+    fn enter_for(&mut self, stage: Stage, slot: Option<u32>) -> u64 {
+        let now_us = self.now_us();
+        self.timings.rounds.enter(stage, slot, now_us);
+        self.shard.set_time_us(now_us);
+        now_us
+    }
+
+    fn finish_round(&mut self, now_us: u64) {
+        if let Some(stall) = self.timings.rounds.finish(now_us) {
+            let connection = stall.slot().and_then(|slot| self.connections.get(slot as usize)?.as_ref());
+            let peer = connection.map(|connection| tracing::field::display(connection.peer));
+            warn!(shard = self.shard.id().0, peer, "{stall}");
+        }
+        let asked = self.inquiry.count();
+        if self.answered != asked {
+            self.answered = asked;
+            self.tell_timings(Loudness::Asked);
+        }
+    }
+
+    /// Tells the log how the shard has done since the last time.
+    pub fn tell_timings(&mut self, loudness: Loudness) {
+        let (waits, now_us) = (self.shard.take_waits(), self.now_us());
+        self.timings.tell(self.shard.id(), &waits, loudness, now_us);
     }
 
     /// When a commit that is being held back is to begin, if no turn is due then already.
@@ -173,6 +255,22 @@ impl<P: Protocol> Worker<P> {
         let due_ms = self.around.log.as_ref()?.commit_due_ms()?;
         let known = std::mem::replace(&mut self.commit_due_ms, due_ms) == due_ms;
         (!known).then(|| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
+    }
+
+    /// When the next deadline is to be looked at.
+    fn deadline_due_ms(&self) -> Option<u64> {
+        Some(self.shard.next_deadline_ms()?.max(self.ticked_ms + DEADLINE_PAUSE_MS))
+    }
+
+    /// When that is, if neither a turn nor a tick comes before it anyway.
+    fn deadline_due_in(&mut self) -> Option<Duration> {
+        let due_ms = self.deadline_due_ms()?;
+        let due_in = Duration::from_millis(due_ms.saturating_sub(self.now_ms()));
+        if due_in > TICK_IDLE {
+            return None;
+        }
+        let known = std::mem::replace(&mut self.deadline_ms, due_ms) == due_ms;
+        (!known).then_some(due_in)
     }
 
     /// Whether the pump may sleep; if so, whoever has something for this shard wakes it.
@@ -186,10 +284,14 @@ impl<P: Protocol> Worker<P> {
         self.port.unpark();
     }
 
-    /// What is due by the clock. Returns whether the shard was busy since the last time.
-    pub fn tick(&mut self) -> bool {
-        let now_ms = self.now_ms();
-        self.shard.set_time(now_ms);
+    /// What is due by the clock. Returns when it is to come again.
+    pub fn tick(&mut self) -> Duration {
+        let now_us = self.enter(Stage::Clock);
+        if let Some(due_us) = self.tick_due_us {
+            self.timings.lag.record(now_us.saturating_sub(due_us));
+        }
+        let now_ms = now_us / 1_000;
+        self.ticked_ms = now_ms;
         P::tick(&mut self.shard, &mut self.around, now_ms);
         self.more_due |= self.shard.tick(&mut self.around);
         self.cut_off_late(now_ms);
@@ -197,7 +299,9 @@ impl<P: Protocol> Worker<P> {
             let all: Vec<_> = self.connections.iter().flatten().cloned().collect();
             all.iter().for_each(|connection| self.cut_off(connection));
         }
-        std::mem::take(&mut self.active)
+        let pause = if std::mem::take(&mut self.active) { TICK_BUSY } else { TICK_IDLE };
+        self.tick_due_us = Some(self.now_us() + pause.as_micros() as u64);
+        pause
     }
 
     /// Listening sockets to be closed when the broker stops.
@@ -222,13 +326,15 @@ impl<P: Protocol> Worker<P> {
 
     /// Confirms what the log has, and gives the disk more to do.
     fn take_committed(&mut self) {
-        let now_ms = self.now_ms();
+        let now_us = self.enter(Stage::Log);
         let frontier = match &mut self.around.log {
             None => self.around.appended,
-            Some(log) => match log.poll(now_ms) {
+            Some(log) => match log.poll(now_us / 1_000) {
                 Ok(frontier) => {
+                    self.timings.commits.appended(self.around.appended, self.timings.rounds.began_us());
+                    self.timings.commits.committed(frontier, now_us);
                     let (backlog_bytes, short_of_space) = (log.backlog_bytes(), log.short_of_space());
-                    self.shard.note_log(backlog_bytes, short_of_space);
+                    self.shard.note_log(backlog_bytes, log.is_behind_with_settlements(), short_of_space);
                     frontier
                 }
                 Err(failed) => return self.drain.fail(failed.to_string()),
@@ -278,7 +384,7 @@ impl<P: Protocol> Worker<P> {
     fn adopt(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<Rc<Connection>> {
         let socket = Socket::adopt(stream)?;
         let slot = self.around.front.accept(peer, self.now_ms());
-        let connection = Rc::new(Connection::new(slot, socket));
+        let connection = Rc::new(Connection::new(slot, peer, socket));
         let index = slot as usize;
         if self.connections.len() <= index {
             self.connections.resize(index + 1, None);
@@ -316,7 +422,7 @@ impl<P: Protocol> Worker<P> {
         };
         self.active = true;
         self.wake.notify();
-        self.shard.set_time(self.now_ms());
+        self.enter_for(Stage::Input, Some(slot));
         let forwarded = self.around.outboxes.forwarded();
         P::receive(&mut self.shard, &mut self.around, slot, &self.read_buffer[..count]);
         connection.fills_forward.set(self.around.outboxes.forwarded() != forwarded);
@@ -359,6 +465,10 @@ impl<P: Protocol> Worker<P> {
     /// next turn, so that no fast reader keeps the others waiting.
     fn write_dirty(&mut self, turn: &mut Turn) {
         self.collect_dirty();
+        if self.dirty.is_empty() {
+            return;
+        }
+        self.enter(Stage::Output);
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
             let Some(connection) = self.connections.get(slot as usize).cloned().flatten() else { continue };
@@ -376,9 +486,15 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
+    /// The socket takes output again. True if it has just stopped.
+    pub fn write_on(&mut self, connection: &Rc<Connection>) -> bool {
+        self.enter_for(Stage::Output, Some(connection.slot));
+        self.write(connection)
+    }
+
     /// Writes as much of the connection's output as the socket takes. True if it has just stopped
     /// taking.
-    pub fn write(&mut self, connection: &Rc<Connection>) -> bool {
+    fn write(&mut self, connection: &Rc<Connection>) -> bool {
         if connection.phase.get() != Phase::Open {
             return false;
         }
@@ -474,6 +590,7 @@ impl<P: Protocol> Worker<P> {
 
     /// The reading task has ended.
     pub fn disconnect(&mut self, connection: &Rc<Connection>) {
+        self.enter(Stage::Ended);
         // A client may close its side right behind its last request; the answer still goes out.
         self.write(connection);
         self.cut_off(connection);

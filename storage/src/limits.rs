@@ -30,7 +30,7 @@ pub const SPARE_SEGMENTS: u64 = 4;
 pub const READ_BYTES_MIN: usize = 128 * 1024;
 
 /// A read of messages in a row.
-pub const READ_BYTES_MAX: usize = 1024 * 1024;
+pub const READ_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// Reads that a log keeps, so that several queues can read different parts of it.
 pub const CHUNKS_KEPT: usize = 8;

@@ -5,11 +5,13 @@
 //! starts its broker with [`lepus_tests::Broker::own`], and passes without a word when the tests run against another one.
 
 mod backlog;
+mod bench;
 mod clients;
 mod compete;
 mod content;
 mod crash;
 mod declare;
+mod delayed;
 mod durable;
 mod errors;
 mod exchanges;
@@ -19,7 +21,10 @@ mod hostile;
 mod idle;
 mod ledger;
 mod lifecycle;
+mod policies;
 mod prefetch;
 mod queues;
 mod replies;
+mod supervisor;
+mod timings;
 mod transactions;

@@ -166,7 +166,11 @@ fn what_nobody_takes_comes_back_with_the_commit() {
     }
     wire.expect(1, (90, 21));
     wire.publish(1, "there is none", "k", b"m");
-    assert_eq!((wire.closed().code, wire.returned()), (404, false), "an unknown exchange is an error at once");
+    assert_eq!(
+        (wire.closed().code, wire.returned()),
+        (404, false),
+        "an unknown exchange is an error at once"
+    );
 }
 
 #[test]
@@ -201,7 +205,15 @@ fn frames_behind_a_commit_wait_for_it() {
     for round in 0..50 {
         for queue in [&a, &b] {
             let body = round.to_string();
-            bytes.extend(publish_frames(4096, 1, "", queue, false, &Properties::persistent(), body.as_bytes()));
+            bytes.extend(publish_frames(
+                4096,
+                1,
+                "",
+                queue,
+                false,
+                &Properties::persistent(),
+                body.as_bytes(),
+            ));
         }
         bytes.extend(method_frame(1, &Method::new(90, 20)));
     }
@@ -277,10 +289,9 @@ fn move_tokens(mut wire: Wire, book: &Book, seed: u64) {
         let rolled_back = random.u8(..6) == 0;
         let mut frames = Vec::new();
         // A transient message elsewhere makes no difference.
-        for (queue, properties, body) in [
-            (to, Properties::persistent(), &moved[..]),
-            (copy, Properties::none(), &b"transient"[..]),
-        ] {
+        for (queue, properties, body) in
+            [(to, Properties::persistent(), &moved[..]), (copy, Properties::none(), &b"transient"[..])]
+        {
             let queue = if body.len() < 16 { format!("{queue}.transient") } else { queue.to_owned() };
             frames.extend(publish_frames(4096, 1, "", &queue, false, &properties, body));
         }
@@ -324,7 +335,11 @@ fn check_tokens(broker: &Broker, book: &Book) {
     assert_eq!(found.len() as u64, TOKENS, "tokens are lost");
     let book = book.lock().expect("no worker has panicked");
     for (token, moves) in book.iter() {
-        assert!(found[token] >= *moves, "token {token} has moved {moves} times, and is back at {}", found[token]);
+        assert!(
+            found[token] >= *moves,
+            "token {token} has moved {moves} times, and is back at {}",
+            found[token]
+        );
     }
 }
 

@@ -19,18 +19,26 @@ use crate::{Method, os};
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     settings: Vec<String>,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Setup {
     /// Two shards, whatever the machine has, so that work crosses shards; and small segments, so that a
     /// log has many.
     pub fn new() -> Setup {
-        Setup { settings: vec!["shards=2".to_owned(), "segment_mib=2".to_owned()] }
+        let settings = vec!["shards=2".to_owned(), "segment_mib=2".to_owned()];
+        Setup { settings, environment: Vec::new() }
     }
 
     /// Sets a key of the configuration, as `--set` takes it.
     pub fn set(mut self, assignment: &str) -> Setup {
         self.settings.push(assignment.to_owned());
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn variable(mut self, name: &'static str, value: impl Into<String>) -> Setup {
+        self.environment.push((name, value.into()));
         self
     }
 
@@ -73,10 +81,13 @@ impl Setup {
         {
             command.env_remove(name);
         }
+        // And if somebody supervises the tests, that is not for the broker.
+        command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC");
         command.arg("serve").arg("--data-dir").arg(data).stdin(Stdio::null());
         for setting in &self.settings {
             command.arg("--set").arg(setting);
         }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 }

@@ -21,7 +21,8 @@ pub fn limits() -> CgroupLimits {
     limits_under(Path::new("/"))
 }
 
-fn limits_under(root: &Path) -> CgroupLimits {
+/// The same on a host whose files stand under this directory.
+pub(crate) fn limits_under(root: &Path) -> CgroupLimits {
     let membership = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mount = root.join("sys/fs/cgroup");
     let mut limits = CgroupLimits::default();

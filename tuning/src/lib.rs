@@ -9,8 +9,10 @@
 //! | [`disk`] | how much space does a file system have |
 //! | [`memory`] | how much memory is there for this process |
 //! | [`cgroup`] | what the control group allows |
+//! | [`doctor`] | all in all, is this host fit, and what would make it better |
+//! | [`files`] | what does an operator install |
 //!
-//! All of it runs on the main thread, before shards exist. Each answer is a value; each error is typed
+//! All of it runs on the main thread, before shards exist or without any. Each answer is a value; each error is typed
 //! and its text says what to do. Nothing here knows what a broker is.
 
 #![deny(unsafe_code)]
@@ -18,6 +20,8 @@
 pub mod cgroup;
 pub mod cpus;
 pub mod disk;
+pub mod doctor;
+pub mod files;
 pub mod kernel;
 pub mod limits;
 pub mod memory;

@@ -23,8 +23,10 @@ pub const NOFILE_LOW: u64 = 16_384;
 /// The first kernel that charges rings to the control group and not to the locked memory of the user.
 const RINGS_NOT_LOCKED: KernelVersion = KernelVersion { major: 5, minor: 12 };
 
-/// A bit of the effective capabilities.
-const CAP_IPC_LOCK: u32 = 14;
+/// A bit of the effective capabilities: locked memory is not charged.
+pub(crate) const CAP_IPC_LOCK: u32 = 14;
+/// Another: hard limits can be raised.
+pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
 
 /// Too little memory may be locked.
 #[derive(Debug, Error)]
@@ -104,7 +106,7 @@ fn raise(soft: u64, hard: u64, need: u64, set: impl Fn(Limit) -> bool) -> u64 {
     if set(Limit { soft: hard, hard }) { hard } else { soft }
 }
 
-fn memlock_need(shards: usize, kernel: Option<KernelVersion>, ipc_lock: bool) -> u64 {
+pub(crate) fn memlock_need(shards: usize, kernel: Option<KernelVersion>, ipc_lock: bool) -> u64 {
     let charged = !ipc_lock && kernel.is_some_and(|version| version < RINGS_NOT_LOCKED);
     if charged { MEMLOCK_PER_SHARD_BYTES * shards.max(1) as u64 } else { MEMLOCK_PER_SHARD_BYTES }
 }
@@ -113,7 +115,7 @@ fn has_ipc_lock() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| capability(&status, CAP_IPC_LOCK))
 }
 
-fn capability(status: &str, bit: u32) -> bool {
+pub(crate) fn capability(status: &str, bit: u32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> bit & 1 == 1)
 }

@@ -48,6 +48,8 @@ pub struct Queue {
     pub paged_to: u64,
     /// When it was last declared, read or consumed from; for `x-expires`.
     pub last_used_ms: u64,
+    /// When it is looked at whether it has been unused for too long; an earlier deadline is an old one.
+    pub expiry_at_ms: u64,
     /// What it is asked to do.
     pub settings: QueueSettings,
     /// Bytes of the bodies of ready messages; counted only for a queue that has a bound on them.

@@ -64,6 +64,8 @@ pub struct DeadLetterTo {
     pub routing_key: Option<Box<str>>,
     /// The queue keeps a message until every queue that it goes to has it.
     pub at_least_once: bool,
+    /// They have only waited: they go on as they were published, with no death in their history.
+    pub has_waited: bool,
 }
 
 /// The effective settings of a queue.
@@ -95,6 +97,7 @@ impl QueueSettings {
                 exchange: exchange.into(),
                 routing_key: text("x-dead-letter-routing-key").map(Into::into),
                 at_least_once: text("x-dead-letter-strategy") == Some("at-least-once"),
+                has_waited: false,
             })
         });
         let (messages, bytes) = (number("x-max-length"), number("x-max-length-bytes"));

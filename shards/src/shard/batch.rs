@@ -269,6 +269,8 @@ pub struct Batch {
     pub(crate) queues: Vec<QueueId>,
     pub(crate) shared: Vec<Bytes>,
     shared_bytes: usize,
+    /// When it was handed to the mesh, by the clock that all shards share.
+    pub sent_us: u64,
 }
 
 impl Batch {

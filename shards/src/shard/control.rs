@@ -108,6 +108,7 @@ impl Control {
             Operation::DeclareQueue {
                 vhost, name, passive: false, durable: true, exclusive: false, ..
             } => topology.queue(*vhost, name).is_none(),
+            Operation::SetPolicy { .. } => true,
             _ => false,
         }
     }

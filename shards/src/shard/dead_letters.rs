@@ -1,6 +1,9 @@
 //! Where dead letters go: routed on this shard's topology like any publish, with two differences. An
 //! exchange that does not exist takes nothing, an internal one does; and a queue that the message came
 //! through by itself before does not get it again.
+//!
+//! What has waited in a delayed exchange goes the same way, but as it was published, and if it leads nowhere
+//! it ends there.
 
 use super::Shard;
 use super::batch::RecordRef;
@@ -16,6 +19,7 @@ use crate::topology::RoutingData;
 struct Addressed {
     record: Record,
     durability: Durability,
+    ttl_ms: Option<u64>,
     /// It had destinations before those were taken out that it came from.
     led_somewhere: bool,
 }
@@ -33,22 +37,55 @@ impl Shard {
 
     fn publish_dead_letter<E: Effects>(&mut self, fx: &mut E, letter: DeadLetter) {
         let mut targets = std::mem::take(&mut self.targets);
-        let addressed = self.address_letter(fx, &letter, &mut targets);
+        let addressed = match letter.to.has_waited {
+            false => self.address_letter(fx, &letter, &mut targets),
+            true => self.address_waited(fx, &letter, &mut targets),
+        };
         let record = RecordRef::Stored(&addressed.record);
         if !letter.to.at_least_once {
-            self.dispatch(fx, record, &targets, addressed.durability, None, None);
+            self.dispatch(fx, record, &targets, addressed.durability, addressed.ttl_ms, None);
+            self.dispatch_delayed(fx, record, addressed.durability, None);
             self.owner.end_dead_letter(fx, &letter);
-        } else if targets.is_empty() && addressed.led_somewhere {
+        } else if targets.is_empty()
+            && self.route.delayed.is_empty()
+            && (addressed.led_somewhere || letter.to.has_waited)
+        {
             // It goes in circles: trying again would not change that.
             self.owner.end_dead_letter(fx, &letter);
         } else {
+            let (delayed, delay_ms) = (std::mem::take(&mut self.route.delayed), self.route.delay_ms);
+            targets.extend_from_slice(&delayed);
             let publishers = self.owner.keep_dead_letter(fx, self.id, letter, &mut targets);
             for (target, publisher) in targets.iter().zip(&publishers) {
+                let ttl_ms = if delayed.contains(target) { Some(delay_ms) } else { addressed.ttl_ms };
                 let target = std::slice::from_ref(target);
-                self.dispatch(fx, record, target, addressed.durability, None, Some(publisher));
+                self.dispatch(fx, record, target, addressed.durability, ttl_ms, Some(publisher));
             }
         }
         self.targets = targets;
+    }
+
+    /// Makes the message ready to go on after its wait, and leaves the queues that it goes to in `targets`.
+    fn address_waited<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        letter: &DeadLetter,
+        targets: &mut Vec<QueueId>,
+    ) -> Addressed {
+        let message = self.owner.dead_letter_record(letter).view();
+        let waited = fx.waited(message.properties);
+        let message = MessageView { properties: &waited.properties, ..message };
+        let headers = StoredHeaders { format: fx, properties: &waited.properties };
+        let further_keys = fx.further_keys(&waited.properties);
+        let further_keys: Vec<&[u8]> = further_keys.iter().map(Vec::as_slice).collect();
+        let data =
+            RoutingData { routing_key: message.routing_key, further_keys: &further_keys, headers: &headers };
+        self.topology.route_inside(letter.source.vhost, &letter.to.exchange, &data, &mut self.route);
+        targets.clear();
+        targets.extend_from_slice(&self.route.queues);
+        let durability = if waited.persistent { Durability::Fsync } else { Durability::Memory };
+        let (record, led_somewhere) = (Record::of(&message), !targets.is_empty());
+        Addressed { record, durability, ttl_ms: waited.ttl_ms, led_somewhere }
     }
 
     /// Makes the dead letter out of the message, and leaves the queues that it goes to in `targets`.
@@ -86,6 +123,6 @@ impl Shard {
         });
         // The properties lie in front of the body: a new record is a copy of both.
         let durability = if dead.persistent { Durability::Fsync } else { Durability::Memory };
-        Addressed { record: Record::of(&message), durability, led_somewhere }
+        Addressed { record: Record::of(&message), durability, ttl_ms: None, led_somewhere }
     }
 }

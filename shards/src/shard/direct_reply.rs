@@ -257,7 +257,7 @@ impl Shard {
 }
 
 /// The queue that a request is about.
-fn queue_name(request: &Request) -> Option<&str> {
+pub(super) fn queue_name(request: &Request) -> Option<&str> {
     match request {
         Request::Get { queue, .. } | Request::Consume { queue, .. } | Request::Purge { queue, .. } => {
             Some(queue)

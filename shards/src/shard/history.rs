@@ -8,8 +8,9 @@
 //! order keeper and publishers hear of the binding.
 //!
 //! A history is in memory and ends with the process; what it hands out is kept by the queues as any
-//! message is, and is not remembered again by another history on its way. All histories of a shard together take a bounded share of its memory: past
-//! it, the oldest messages of the exchange at hand go first.
+//! message is, and is not remembered again by another history on its way; nor are dead letters. All
+//! histories of a shard together take a bounded share of its memory: past it, the oldest messages of the
+//! exchange at hand go first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -272,5 +273,8 @@ impl Shard {
             }
         }
         self.dispatch(fx, record, &queues, remembered.durability, remembered.ttl_ms, None);
+        if binding.kind == DestinationKind::Exchange {
+            self.dispatch_delayed(fx, record, remembered.durability, None);
+        }
     }
 }

@@ -41,8 +41,9 @@ use self::history::Histories;
 use self::home::{ChannelState, Home};
 use self::outward::Outward;
 use self::owner::Owner;
+pub use self::owner::WaitTimes;
 pub(crate) use self::owner::WaitingRoom;
-pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns};
+pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns, WaitedProperties};
 pub use self::transaction_log::{GroupMessage, LogGroup, LoggedGroup, TransactionLog};
 use self::transactions::Transactions;
 use crate::ledger::Held;
@@ -152,8 +153,18 @@ impl Shard {
 
     /// Sets the time, in milliseconds since any fixed moment; it must not go back.
     pub fn set_time(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
-        self.owner.set_time(now_ms);
+        self.set_time_us(now_ms * 1_000);
+    }
+
+    /// The same in microseconds, so that what is quick can be timed.
+    pub fn set_time_us(&mut self, now_us: u64) {
+        self.now_ms = now_us / 1_000;
+        self.owner.set_time(now_us);
+    }
+
+    /// How long messages have waited in queues since this was last asked.
+    pub fn take_waits(&mut self) -> WaitTimes {
+        self.owner.take_waits()
     }
 
     /// What the shard holds.
@@ -428,10 +439,10 @@ impl Shard {
         }
     }
 
-    /// What the log has: bytes that wait to be written count as memory, and while the disk has no space,
-    /// nothing may be published.
-    pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
-        self.owner.note_log(backlog_bytes + self.uncounted_bytes(), short_of_space);
+    /// What the log has: bytes that wait to be written count as memory; while it is `behind`, no long queue's
+    /// remains are carried off; and while the disk has no space, nothing may be published.
+    pub fn note_log(&mut self, backlog_bytes: u64, behind: bool, short_of_space: bool) {
+        self.owner.note_log(backlog_bytes + self.uncounted_bytes(), behind, short_of_space);
         if let Some(control) = &mut self.control {
             control.note_space(short_of_space);
         }
@@ -488,7 +499,12 @@ impl Shard {
         self.more_to_page
     }
 
-    /// To be called about every 10 ms: what is due by the clock, and left-over work in slices. True
+    /// When there is next something to do by the clock: [`Self::tick`] does it.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        self.owner.next_deadline_ms()
+    }
+
+    /// To be called when a deadline has come, and at least every 100 ms: what is due by the clock, and left-over work in slices. True
     /// if more is left to do right now.
     pub fn tick<E: Effects>(&mut self, fx: &mut E) -> bool {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };
@@ -529,6 +545,7 @@ impl Shard {
         for change in changes.iter() {
             match change {
                 Change::CreateQueue(info) if info.id.owner() == self.id => self.owner.create_queue(info),
+                Change::UpdateQueue(info) if info.id.owner() == self.id => self.owner.update_queue(info),
                 Change::RemoveQueue(queue) if queue.owner() == self.id => {
                     let mut out = Outward { shard: self.id, fx, home: &mut self.home };
                     let dropped = self.owner.drop_queue(&mut out, "", *queue, false, false);

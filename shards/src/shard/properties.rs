@@ -53,6 +53,17 @@ pub struct DeadLetterProperties {
     pub circled: Vec<String>,
 }
 
+/// A message's properties when it has waited in a delayed exchange.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WaitedProperties {
+    /// What is stored and delivered: they do not say any more that the message is to wait.
+    pub properties: Vec<u8>,
+    /// To be kept over a restart by durable queues.
+    pub persistent: bool,
+    /// Time to live in milliseconds, if the message has one of its own.
+    pub ttl_ms: Option<u64>,
+}
+
 /// How often a message has come back to its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Returns {
@@ -78,6 +89,10 @@ pub trait PropertyFormat {
 
     /// The properties of `message`, which a queue gives up, as those of a dead letter.
     fn dead_letter(&self, message: &MessageView<'_>, death: &Death<'_>) -> DeadLetterProperties;
+
+    /// The properties of a message that has waited in a delayed exchange. The header `x-delay` gets a minus, as
+    /// with RabbitMQ: it has been obeyed.
+    fn waited(&self, properties: &[u8]) -> WaitedProperties;
 
     /// The properties with a note of how often the message has come back, for one delivery.
     fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8>;

@@ -71,11 +71,12 @@ impl Shard {
             route.queues.clear();
             route.queues.extend_from_slice(targets);
         }
-        Ok(kept || !self.route.histories.is_empty() || !self.route.replies.is_empty())
+        let route = &self.route;
+        Ok(kept || !route.histories.is_empty() || !route.replies.is_empty() || !route.delayed.is_empty())
     }
 
-    /// Sends a message to its queues and to what is none: the histories of exchanges, and channels that
-    /// wait for a direct reply. That of a transaction is kept.
+    /// Sends a message to its queues and to what is beside them: the histories of exchanges, channels that
+    /// wait for a direct reply, and where it waits before it goes on. That of a transaction is kept.
     #[cold]
     fn send_beside_owners<E: Effects>(
         &mut self,
@@ -89,10 +90,44 @@ impl Shard {
         }
         let remembered = self.take_remembered(publish);
         self.send_to_keepers(fx, remembered, RecordRef::View(publish.message));
-        Ok(match self.route.replies.is_empty() {
-            true => self.send_to_owners(fx, id, publish, targets),
-            false => self.send_replies(fx, id, publish, targets),
+        // Replies come from the default exchange, which no delayed one is bound to.
+        Ok(match (self.route.replies.is_empty(), self.route.delayed.is_empty()) {
+            (false, _) => self.send_replies(fx, id, publish, targets),
+            (true, false) => self.send_delayed(fx, id, publish, targets),
+            (true, true) => self.send_to_owners(fx, id, publish, targets),
         })
+    }
+
+    /// Sends a message to its queues, and to the delayed exchanges on its way.
+    fn send_delayed<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        id: ChannelId,
+        publish: &Publish<'_>,
+        targets: &[QueueId],
+    ) -> Published {
+        self.route.delayed.sort_unstable();
+        let owners = |queues: &[QueueId]| queues.chunk_by(|a, b| a.owner() == b.owner()).count();
+        let (count, answers) =
+            (targets.len() + self.route.delayed.len(), owners(targets) + owners(&self.route.delayed));
+        let from = self.publisher(id, || answers);
+        let record = RecordRef::View(publish.message);
+        self.dispatch(fx, record, targets, publish.durability, publish.ttl_ms, Some(&from));
+        self.dispatch_delayed(fx, record, publish.durability, Some(&from));
+        Published::Routed(count as u32)
+    }
+
+    /// Sends a message to the delayed exchanges that its route has met. The time that it waits there is its
+    /// time to live in the queues where it does; one of its own begins when it goes on.
+    pub(super) fn dispatch_delayed<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        record: RecordRef<'_>,
+        durability: Durability,
+        from: Option<&Publisher>,
+    ) {
+        let delayed = std::mem::take(&mut self.route.delayed);
+        self.dispatch(fx, record, &delayed, durability, Some(self.route.delay_ms), from);
     }
 
     #[inline(always)]

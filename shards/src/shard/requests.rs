@@ -1,13 +1,14 @@
 //! Requests of the protocol: resolved on this shard's topology, sent to the owner or the writer.
 
 use super::batch::{Ask, ConsumeAsk, PeerMessage};
+use super::direct_reply::queue_name;
 use super::effects::Effects;
 use super::front_end::{Address, NewConsumer, Reply, Request};
 use super::home::Channel;
 use super::outward::Outward;
 use super::{Shard, WRITER};
 use crate::mesh::Lane;
-use crate::topology::{Operation, Requester};
+use crate::topology::{Operation, Requester, exchange_of_delay_queue};
 use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, RefusalKind, ShardId, VhostId};
 
 impl Shard {
@@ -16,6 +17,11 @@ impl Shard {
         self.home.open_channel_mut(id).declares =
             matches!(request, Request::Topology(Operation::DeclareQueue { passive: false, .. }));
         let Some(request) = self.request_of_replies(fx, id, request) else { return self.finish_step(fx) };
+        if let Some(refusal) = self.refuses_for_delays(id, &request) {
+            let to = address(self.home.open_channel_mut(id));
+            fx.reply(to, Reply::Refused(refusal));
+            return self.finish_step(fx);
+        }
         match request {
             Request::Topology(operation) => self.request_change(fx, id, operation),
             Request::Get { vhost, queue, no_ack } => {
@@ -47,6 +53,22 @@ impl Shard {
             }
         }
         self.finish_step(fx);
+    }
+
+    /// A queue where a delayed exchange's messages wait is looked at and purged; anything else is refused.
+    fn refuses_for_delays(&mut self, id: ChannelId, request: &Request) -> Option<Refusal> {
+        let allowed = matches!(
+            request,
+            Request::Purge { .. } | Request::Topology(Operation::DeclareQueue { passive: true, .. })
+        );
+        let name = queue_name(request).filter(|name| !allowed && exchange_of_delay_queue(name).is_some())?;
+        let vhost = self.topology.vhost_name(self.home.open_channel_mut(id).vhost);
+        Some(Refusal::new(
+            RefusalKind::AccessRefused,
+            format!(
+                "queue '{name}' in vhost '{vhost}' belongs to its exchange: it can only be looked at or purged"
+            ),
+        ))
     }
 
     /// Prefetch of the channel's later consumers, or with `global` of the channel as a whole; 0 is no

@@ -10,6 +10,8 @@
 //! Kept messages are memory that no consumer frees: they are bounded for each channel, and for all channels of
 //! a shard together.
 
+use smallvec::SmallVec;
+
 use super::Shard;
 use super::commit::{Beside, Committing, Rest, TxPart, TxPublish, TxSettlement};
 use super::effects::Effects;
@@ -94,8 +96,11 @@ impl Shard {
     ) -> Result<Published, Refusal> {
         let replies = self.take_replies();
         let histories = self.take_remembered(publish);
+        let (mut delayed, delay_ms) = (std::mem::take(&mut self.route.delayed), self.route.delay_ms);
+        delayed.sort_unstable();
         let record = Record::of(&publish.message);
-        let bytes = (record.bytes().len() + size_of_val(targets)) as u64 + OVERHEAD_BYTES;
+        let queues_bytes = size_of_val(targets) + size_of_val(delayed.as_slice());
+        let bytes = (record.bytes().len() + queues_bytes) as u64 + OVERHEAD_BYTES;
         let transaction = self.home.open_channel_mut(id).transaction.as_deref_mut().expect("it has one");
         let refuse = |text| Err(Refusal::new(RefusalKind::ResourceError, text));
         if transaction.bytes + bytes > TRANSACTION_BYTES_MAX {
@@ -105,7 +110,7 @@ impl Shard {
             let most = self.transactions.bytes_max;
             return refuse(format!("transactions that are not committed have more than {most} bytes"));
         }
-        let nowhere = targets.is_empty() && replies.is_empty();
+        let nowhere = targets.is_empty() && replies.is_empty() && delayed.is_empty();
         if nowhere && histories.is_empty() && !publish.mandatory {
             return Ok(Published::Kept);
         }
@@ -115,9 +120,14 @@ impl Shard {
             let return_it = publish.mandatory && targets.is_empty() && replies.len() == 1;
             transaction.beside.push(Beside { record: record.clone(), histories, replies, return_it });
         }
+        let durability = publish.durability;
+        if !delayed.is_empty() {
+            // The time that it waits there is its time to live in the queues where it does.
+            let (record, queues, ttl_ms) = (record.clone(), SmallVec::from_slice(&delayed), Some(delay_ms));
+            transaction.publishes.push(TxPublish { record, queues, durability, ttl_ms });
+        }
         if !targets.is_empty() {
-            let (durability, ttl_ms) = (publish.durability, publish.ttl_ms);
-            let queues = targets.into();
+            let (queues, ttl_ms) = (targets.into(), publish.ttl_ms);
             transaction.publishes.push(TxPublish { record, queues, durability, ttl_ms });
         } else if nowhere && publish.mandatory {
             transaction.returns.push(record);

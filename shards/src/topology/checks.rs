@@ -31,7 +31,7 @@ const COMPARED: [&str; 14] = [
 const NOT_IMPLEMENTED: [&str; 1] = ["x-message-deduplication"];
 
 /// Longest time in an argument, in milliseconds: ten years of 365 days, as in RabbitMQ.
-const TIME_MS_MAX: i64 = 10 * 365 * 24 * 60 * 60 * 1000;
+pub(super) const TIME_MS_MAX: i64 = 10 * 365 * 24 * 60 * 60 * 1000;
 
 /// What an object is called in a refusal: `queue 'q' in vhost '/'`.
 #[derive(Clone, Copy)]
@@ -113,7 +113,13 @@ pub(super) fn same_exchange(
     same(exchange, "durable", current.durable, wanted.durable)?;
     same(exchange, "auto_delete", current.auto_delete, wanted.auto_delete)?;
     same(exchange, "internal", current.internal, wanted.internal)?;
-    same_argument(exchange, "alternate-exchange", &current.arguments, wanted.arguments)
+    same_argument(exchange, "alternate-exchange", &current.arguments, wanted.arguments)?;
+    match wanted.kind {
+        ExchangeKind::Delayed => {
+            same_argument(exchange, "x-delayed-type", &current.arguments, wanted.arguments)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A queue that is declared again must be declared as it is. Who may use it was checked before.

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::checks::{Named, erlang_term, headers_match, precondition, type_name};
-use super::{BindingSpec, ExchangeInfo, ExchangeKind, QueueInfo, QueueKind, spread};
+use super::{BindingSpec, ExchangeInfo, ExchangeKind, QueueInfo, QueueKind, delayed, spread};
 use crate::shard::MessageProperty;
 use crate::{Arguments, Refusal, Value};
 
@@ -19,6 +19,10 @@ pub(super) fn exchange_arguments(
             type_name(value)
         )));
     }
+    let kind = match kind {
+        ExchangeKind::Delayed => delayed::check(exchange, arguments)?,
+        kind => kind,
+    };
     match kind {
         ExchangeKind::ConsistentHash => hash_arguments(exchange, arguments),
         ExchangeKind::RecentHistory => history_arguments(arguments),
@@ -62,7 +66,7 @@ pub(super) fn binding(
     queue: Option<&QueueInfo>,
 ) -> Result<(), Refusal> {
     let key = &binding.routing_key;
-    match source.kind {
+    match source.routes_as() {
         ExchangeKind::Headers => headers_match(&binding.arguments),
         ExchangeKind::ConsistentHash => match spread::weight(key) {
             None => {

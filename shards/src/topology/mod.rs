@@ -10,10 +10,13 @@
 
 mod bucket;
 mod checks;
+mod delayed;
 mod exchange_checks;
 mod headers_match;
 mod operation;
 mod placement;
+mod policies;
+mod policy_changes;
 mod queue_arguments;
 mod queue_types;
 mod replica;
@@ -27,10 +30,12 @@ mod topic_trie;
 mod writer;
 
 pub use bucket::ExchangeIndex;
+pub use delayed::exchange_of_delay_queue;
 pub use operation::{
     BindingSpec, Change, DestinationKind, ExchangeInfo, ExchangeKind, Operation, Outcome, QueueInfo,
     QueueKind, Requester,
 };
+pub use policies::{ApplyTo, EffectivePolicy, Policy, PolicyOf};
 pub use replica::Topology;
 pub use reply_address::{REPLY_QUEUE, ReplyAddress, is_reply_name};
 pub use routing::{Cacheable, RouteScratch, RoutingData};

@@ -91,6 +91,26 @@ fn declare_queue() -> impl Strategy<Value = Operation> {
     })
 }
 
+fn of() -> impl Strategy<Value = PolicyOf> {
+    prop::sample::select(vec![PolicyOf::User, PolicyOf::Operator])
+}
+
+fn set_policy() -> impl Strategy<Value = Operation> {
+    let apply_to = prop::sample::select(vec![ApplyTo::All, ApplyTo::Queues, ApplyTo::Exchanges]);
+    let pattern = one_of(&["^q", "0$", "^x", "[12]", "topic"]);
+    (one_of(&["p0", "p1"]), of(), pattern, apply_to, 0..2i64, 1..9i64).prop_map(
+        |(name, of, pattern, apply_to, priority, limit)| {
+            let mut definition: Arguments = [("max-length".to_owned(), Value::I64(limit))].into();
+            if of == PolicyOf::User && limit % 2 == 0 {
+                let alternate = Value::LongString(EXCHANGES[limit as usize % 5].into());
+                definition.insert("alternate-exchange".to_owned(), alternate);
+            }
+            let policy = Policy { name, pattern, apply_to, priority, definition };
+            Operation::SetPolicy { vhost: VHOST, of, policy }
+        },
+    )
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         3 => declare_exchange(),
@@ -105,6 +125,9 @@ fn operation() -> impl Strategy<Value = Operation> {
             if_unused: false,
             if_empty: false,
         }),
+        1 => set_policy(),
+        1 => (one_of(&["p0", "p1"]), of())
+            .prop_map(|(name, of)| Operation::ClearPolicy { vhost: VHOST, of, name }),
         1 => Just(Operation::ReleaseConnection { connection: requester().connection }),
     ]
 }
@@ -322,7 +345,12 @@ proptest! {
         replica.apply_all(1, &changes);
         prop_assert_eq!(contents(&replica), contents(restored.topology()));
         let found = contents(restored.topology());
-        let stored = found.exchanges.len() - 6 + found.queues.len() + found.bindings.len();
+        let policies = world.writer.policies().map(|(vhost, of, policy)| (vhost.to_owned(), of, policy.clone()));
+        let policies: Vec<_> = policies.collect();
+        let restored: Vec<_> =
+            restored.policies().map(|(vhost, of, policy)| (vhost.to_owned(), of, policy.clone())).collect();
+        prop_assert_eq!(&restored, &policies);
+        let stored = found.exchanges.len() - 6 + found.queues.len() + found.bindings.len() + policies.len();
         prop_assert_eq!(stored, world.store.len(), "no row is left behind");
         prop_assert!(found.queues.values().all(|queue| queue.durable));
         prop_assert_eq!(durable_part(found), expected);
@@ -334,6 +362,11 @@ proptest! {
         for name in QUEUES {
             let (vhost, name) = (VHOST, name.to_owned());
             world.run(&Operation::DeleteQueue { vhost, name, if_unused: false, if_empty: false });
+        }
+        for (name, of) in ["p0", "p1"].into_iter().flat_map(|name| {
+            [PolicyOf::User, PolicyOf::Operator].map(|of| (name, of))
+        }) {
+            world.run(&Operation::ClearPolicy { vhost: VHOST, of, name: name.to_owned() });
         }
         for name in EXCHANGES {
             world.run(&Operation::DeleteExchange { vhost: VHOST, name: name.to_owned(), if_unused: false });

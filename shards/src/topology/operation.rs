@@ -1,9 +1,11 @@
 //! Requests to change the topology, their outcomes, and the changes that replicas apply.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::{EffectivePolicy, Policy, PolicyOf, exchange_of_delay_queue};
 use crate::limits::{HISTORY_LENGTH, QUORUM_DELIVERY_LIMIT};
 use crate::queue::QueueSettings;
 use crate::{Arguments, ConnectionId, Durability, DurableId, QueueId, Value, VhostId};
@@ -45,6 +47,10 @@ pub enum Operation {
     Unbind { vhost: VhostId, binding: BindingSpec },
     /// A connection has ended: remove its exclusive queues.
     ReleaseConnection { connection: ConnectionId },
+    /// Set a policy, in place of the one of this name if there is one. It holds at once for all that is there.
+    SetPolicy { vhost: VhostId, of: PolicyOf, policy: Policy },
+    /// Remove a policy.
+    ClearPolicy { vhost: VhostId, of: PolicyOf, name: String },
 }
 
 /// A binding by names.
@@ -92,6 +98,8 @@ pub struct ExchangeInfo {
     pub auto_delete: bool,
     pub internal: bool,
     pub arguments: Arguments,
+    /// What policies ask of it; worked out by the writer.
+    pub policy: Option<Arc<EffectivePolicy>>,
 }
 
 /// How an exchange chooses.
@@ -111,6 +119,8 @@ pub enum ExchangeKind {
     LocalRandom,
     /// To all; a binding to come gets the last messages, too.
     RecentHistory,
+    /// As another kind does, when the message has waited.
+    Delayed,
 }
 
 /// What a queue promises (`x-queue-type`).
@@ -135,6 +145,8 @@ pub struct QueueInfo {
     /// The connection that alone may use it, for an exclusive queue.
     pub exclusive: Option<ConnectionId>,
     pub arguments: Arguments,
+    /// What policies ask of it; worked out by the writer.
+    pub policy: Option<Arc<EffectivePolicy>>,
 }
 
 /// One step of the topology's history; replicas apply them in order.
@@ -145,12 +157,16 @@ pub enum Change {
         name: Arc<str>,
     },
     CreateExchange(Arc<ExchangeInfo>),
+    /// Policies ask something else of it.
+    UpdateExchange(Arc<ExchangeInfo>),
     /// Its bindings, as source and as destination, go with it.
     RemoveExchange {
         vhost: VhostId,
         name: Arc<str>,
     },
     CreateQueue(Arc<QueueInfo>),
+    /// Policies ask something else of it.
+    UpdateQueue(Arc<QueueInfo>),
     /// Its bindings go with it.
     RemoveQueue(QueueId),
     AddBinding {
@@ -179,10 +195,17 @@ impl QueueInfo {
         }
     }
 
-    /// What its arguments ask for, and its type where they say nothing.
+    /// What its arguments and its policies ask for, and its type where they say nothing.
     pub fn settings(&self) -> QueueSettings {
-        let mut settings = QueueSettings::from_arguments(&self.arguments);
-        if self.kind() == QueueKind::Quorum && !self.arguments.contains_key("x-delivery-limit") {
+        if let Some(exchange) = exchange_of_delay_queue(&self.name) {
+            return QueueInfo::delay_settings(exchange);
+        }
+        let arguments = match &self.policy {
+            None => Cow::Borrowed(&self.arguments),
+            Some(policy) => Cow::Owned(policy.with_arguments(self.kind(), &self.arguments)),
+        };
+        let mut settings = QueueSettings::from_arguments(&arguments);
+        if self.kind() == QueueKind::Quorum && !arguments.contains_key("x-delivery-limit") {
             settings.delivery_limit = Some(QUORUM_DELIVERY_LIMIT);
         }
         settings
@@ -201,14 +224,22 @@ impl QueueInfo {
     /// How long a delivery may stay unacked, in milliseconds (`x-consumer-timeout`); 0 is for ever, none
     /// is as configured.
     pub fn consumer_timeout_ms(&self) -> Option<u64> {
-        self.arguments.get("x-consumer-timeout")?.as_integer()?.try_into().ok()
+        let given = self.arguments.get("x-consumer-timeout");
+        match &self.policy {
+            None => given?.as_integer(),
+            Some(policy) => policy.with_argument(self.kind(), "consumer-timeout", given)?.as_integer(),
+        }?
+        .try_into()
+        .ok()
     }
 }
 
 impl ExchangeInfo {
-    /// The exchange that gets what this one cannot route (`alternate-exchange`).
+    /// The exchange that gets what this one cannot route (`alternate-exchange`, as argument or by policy).
     pub fn alternate(&self) -> Option<&str> {
-        self.arguments.get("alternate-exchange")?.as_text()
+        let given = self.arguments.get("alternate-exchange");
+        let by_policy = || self.policy.as_ref()?.definition.get("alternate-exchange");
+        given.or_else(by_policy)?.as_text()
     }
 
     /// How many messages an x-recent-history exchange remembers (`x-recent-history-length`).
@@ -231,6 +262,7 @@ impl ExchangeKind {
             "x-random" => ExchangeKind::Random,
             "x-local-random" => ExchangeKind::LocalRandom,
             "x-recent-history" => ExchangeKind::RecentHistory,
+            "x-delayed-message" => ExchangeKind::Delayed,
             _ => return None,
         })
     }
@@ -247,6 +279,7 @@ impl ExchangeKind {
             ExchangeKind::Random => "x-random",
             ExchangeKind::LocalRandom => "x-local-random",
             ExchangeKind::RecentHistory => "x-recent-history",
+            ExchangeKind::Delayed => "x-delayed-message",
         }
     }
 }

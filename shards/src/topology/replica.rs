@@ -18,7 +18,7 @@ use slab::Slab;
 use super::bucket::{BindingIndex, Destination, Entry, ExchangeIndex};
 use super::routing::RoutingTable;
 use super::rows;
-use super::{BindingSpec, Change, DestinationKind, ExchangeInfo, QueueInfo};
+use super::{BindingSpec, Change, DestinationKind, ExchangeInfo, QueueInfo, exchange_of_delay_queue};
 use crate::{QueueId, VhostId};
 
 /// Vhosts, exchanges, queues, bindings. Starts empty, at version 0.
@@ -46,6 +46,8 @@ struct Vhost {
 pub(super) struct Exchange {
     pub info: Arc<ExchangeInfo>,
     pub table: RoutingTable,
+    /// Where its messages wait, if it is a delayed exchange.
+    pub delay_queue: Option<QueueId>,
     /// Bindings that it is the source of.
     outgoing: FxHashSet<BindingIndex>,
     /// Bindings that lead to it.
@@ -97,8 +99,10 @@ impl Topology {
         match change {
             Change::CreateVhost { id, name } => self.create_vhost(*id, name),
             Change::CreateExchange(info) => self.create_exchange(info),
+            Change::UpdateExchange(info) => self.update_exchange(info),
             Change::RemoveExchange { vhost, name } => self.remove_exchange(*vhost, name),
             Change::CreateQueue(info) => self.create_queue(info),
+            Change::UpdateQueue(info) => self.update_queue(info),
             Change::RemoveQueue(queue) => self.remove_queue(*queue),
             Change::AddBinding { vhost, binding } => self.add_binding(*vhost, binding),
             Change::RemoveBinding { vhost, binding } => {
@@ -227,12 +231,24 @@ impl Topology {
         let index = self.exchanges.insert(Exchange {
             info: Arc::clone(info),
             table: RoutingTable::new(info),
+            delay_queue: None,
             outgoing: FxHashSet::default(),
             incoming: FxHashSet::default(),
         });
         let index = ExchangeIndex(u32::try_from(index).expect("fewer than 2^32 exchanges fit in memory"));
         let earlier = self.vhost_mut(info.vhost).exchanges.insert(Arc::clone(&info.name), index);
         assert!(earlier.is_none(), "the writer creates each exchange once");
+    }
+
+    fn update_exchange(&mut self, info: &Arc<ExchangeInfo>) {
+        let index = self.exchange_index(info.vhost, &info.name).expect("the writer updates what exists");
+        self.exchanges[index.0 as usize].info = Arc::clone(info);
+    }
+
+    fn update_queue(&mut self, info: &Arc<QueueInfo>) {
+        self.queues.get_mut(&info.id).expect("the writer updates what exists").info = Arc::clone(info);
+        let by_name = self.vhost_mut(info.vhost).queues.get_mut(&info.name);
+        *by_name.expect("a queue has its name") = Arc::clone(info);
     }
 
     fn remove_exchange(&mut self, vhost: VhostId, name: &str) {
@@ -252,6 +268,11 @@ impl Topology {
 
     fn create_queue(&mut self, info: &Arc<QueueInfo>) {
         let queue = Queue { info: Arc::clone(info), incoming: FxHashSet::default() };
+        if let Some(exchange) = exchange_of_delay_queue(&info.name) {
+            let index =
+                self.exchange_index(info.vhost, exchange).expect("the writer creates the exchange first");
+            self.exchanges[index.0 as usize].delay_queue = Some(info.id);
+        }
         let earlier = self.queues.insert(info.id, queue);
         assert!(earlier.is_none(), "a queue id never repeats");
         let earlier = self.vhost_mut(info.vhost).queues.insert(Arc::clone(&info.name), Arc::clone(info));
@@ -266,6 +287,11 @@ impl Topology {
         }
         let queue = self.queues.remove(&queue).expect("it was there above");
         self.vhost_mut(queue.info.vhost).queues.remove(&queue.info.name);
+        if let Some(exchange) = exchange_of_delay_queue(&queue.info.name)
+            && let Some(index) = self.exchange_index(queue.info.vhost, exchange)
+        {
+            self.exchanges[index.0 as usize].delay_queue = None;
+        }
     }
 
     fn add_binding(&mut self, vhost: VhostId, spec: &Arc<BindingSpec>) {

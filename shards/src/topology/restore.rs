@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use super::rows::{self, BindingRow, ExchangeRow, QueueRow, Row, StoreWrite, TopologyError};
 use super::writer::{Evaluation, Writer};
-use super::{Change, DestinationKind, ExchangeInfo, ExchangeKind, Outcome, QueueInfo};
+use super::{
+    Change, DestinationKind, ExchangeInfo, ExchangeKind, Outcome, QueueInfo, exchange_of_delay_queue,
+};
 use crate::{Arguments, ShardId, VhostId, limits};
 
 /// The exchanges of every vhost. RabbitMQ's `amq.match` is a second headers exchange.
@@ -49,13 +51,22 @@ impl Writer {
         // By kind, then by name: what a binding needs is there before it.
         rows.sort_unstable();
         let mut writer = Writer::empty(shards, random);
+        // Policies first: whatever comes is told what they ask of it.
+        rows.sort_by_key(|(key, _)| !rows::is_policy(key));
+        let policies = rows.partition_point(|(key, _)| rows::is_policy(key));
+        for (key, value) in &rows[..policies] {
+            let Row::Policy(of, row) = rows::decode(key, value)? else { unreachable!("its key says so") };
+            let set = writer.policies.set(&row.vhost, of, row.policy);
+            set.map_err(|refusal| rows::damaged(key, &refusal.text))?;
+        }
         writer.restore_vhost(default_vhost);
         let mut moved = Vec::new();
-        for (key, value) in &rows {
+        for (key, value) in &rows[policies..] {
             match rows::decode(key, value)? {
                 Row::Exchange(row) => writer.restore_exchange(key, row)?,
                 Row::Queue(row) => moved.extend(writer.restore_queue(key, row)?),
                 Row::Binding(row) => writer.restore_binding(key, row)?,
+                Row::Policy(..) => unreachable!("policies were taken first"),
             }
         }
         // What would be written is there already, but for the homes of queues that have moved.
@@ -82,6 +93,7 @@ impl Writer {
                 auto_delete: false,
                 internal: false,
                 arguments: Arguments::new(),
+                policy: None,
             });
         }
         vhost
@@ -100,6 +112,7 @@ impl Writer {
             auto_delete: row.auto_delete,
             internal: row.internal,
             arguments: row.arguments,
+            policy: None,
         });
         Ok(())
     }
@@ -107,6 +120,14 @@ impl Writer {
     /// Gives the write that the row needs, if the queue has moved.
     fn restore_queue(&mut self, key: &[u8], row: QueueRow) -> Result<Option<StoreWrite>, TopologyError> {
         let vhost = self.restore_vhost(&row.vhost);
+        if let Some(exchange) = exchange_of_delay_queue(&row.name)
+            && self
+                .topology()
+                .exchange(vhost, exchange)
+                .is_none_or(|found| found.kind != ExchangeKind::Delayed)
+        {
+            return Err(rows::damaged(key, "the exchange that it belongs to is not stored"));
+        }
         let shard = ShardId((usize::from(row.log) % self.placement.shards()) as u16);
         let id = self
             .placement
@@ -121,6 +142,7 @@ impl Writer {
             auto_delete: row.auto_delete,
             exclusive: None,
             arguments: row.arguments,
+            policy: None,
         };
         let moved = (shard.0 != row.log).then(|| rows::put_queue(&row.vhost, &info));
         self.create_queue(info);

@@ -12,11 +12,12 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::bucket::{BindingIndex, Bucket, Destination, Entry, ExchangeIndex};
+use super::delayed::delay_ms;
 use super::headers_match::HeadersTable;
 use super::replica::Topology;
 use super::spread::{ConsistentHashTable, ModulusTable};
 use super::topic_trie::{TopicScratch, TopicTrie};
-use super::{BindingSpec, ExchangeInfo, ExchangeKind, ReplyAddress};
+use super::{BindingSpec, ExchangeInfo, ExchangeKind, ReplyAddress, exchange_of_delay_queue};
 use crate::shard::HeaderSource;
 use crate::{Arguments, QueueId, Refusal, RefusalKind, VhostId};
 
@@ -35,6 +36,9 @@ pub struct RouteScratch {
     pub histories: SmallVec<[ExchangeIndex; 1]>,
     /// Channels that get the message as a direct reply.
     pub replies: SmallVec<[ReplyAddress; 1]>,
+    /// Queues of delayed exchanges where the message waits before it goes on, and how long, in milliseconds.
+    pub delayed: SmallVec<[QueueId; 1]>,
+    pub delay_ms: u64,
     /// Exchanges met, in the order they are asked.
     exchanges: Vec<ExchangeIndex>,
     /// By exchange: the route that last met it.
@@ -62,6 +66,7 @@ impl RouteScratch {
         self.queues.clear();
         self.histories.clear();
         self.replies.clear();
+        self.delayed.clear();
         self.exchanges.clear();
         self.headers = None;
         self.route += 1;
@@ -180,11 +185,20 @@ impl Topology {
         if exchange.info.name.is_empty() {
             for key in message.keys() {
                 match std::str::from_utf8(key).ok().and_then(|name| self.queue(vhost, name)) {
+                    Some(queue) if exchange_of_delay_queue(&queue.name).is_some() => {}
                     Some(queue) => scratch.queues.push(queue.id),
                     None => scratch.replies.extend(ReplyAddress::from_name(key)),
                 }
             }
             return scratch.replies.is_empty();
+        }
+        if let Some(queue) = exchange.delay_queue {
+            let headers = scratch.headers.get_or_insert_with(|| message.headers.headers());
+            if let Some(delay_ms) = delay_ms(headers) {
+                scratch.delay_ms = delay_ms;
+                scratch.delayed.push(queue);
+                return false;
+            }
         }
         let found = exchange.table.destinations(message, scratch);
         if exchange.info.kind == ExchangeKind::RecentHistory {
@@ -196,7 +210,7 @@ impl Topology {
         {
             scratch.meet(alternate);
         }
-        exchange.table.is_cacheable()
+        exchange.delay_queue.is_none() && exchange.table.is_cacheable()
     }
 }
 
@@ -218,8 +232,8 @@ pub(super) enum RoutingTable {
 
 impl RoutingTable {
     pub fn new(exchange: &ExchangeInfo) -> RoutingTable {
-        match exchange.kind {
-            ExchangeKind::Direct => RoutingTable::Direct(HashMap::new()),
+        match exchange.routes_as() {
+            ExchangeKind::Direct | ExchangeKind::Delayed => RoutingTable::Direct(HashMap::new()),
             ExchangeKind::Fanout => RoutingTable::Fanout(Bucket::default()),
             ExchangeKind::Topic => RoutingTable::Topic(TopicTrie::new()),
             ExchangeKind::Headers => RoutingTable::Headers(HeadersTable::default()),

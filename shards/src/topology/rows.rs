@@ -3,10 +3,11 @@
 //! Written by the writer's shard. Kept are durable exchanges, durable queues that are not exclusive,
 //! and bindings between two of them; everything else ends with the process and never gets here.
 //!
-//! **Key**, version 1: a byte for the kind of row (`1` exchange, `2` queue, `3` binding), then the
-//! parts that tell rows of the kind apart, each closed by the bytes 0, 1 (a 0 inside a part is written
-//! 0, 255, so that keys sort as their parts do). Exchange and queue: vhost, name. Binding: vhost,
-//! source, `q` or `e`, destination, routing key; then, if it has any, the arguments as MessagePack.
+//! **Key**, version 1: a byte for the kind of row (`1` exchange, `2` queue, `3` binding, `4` policy,
+//! `5` operator policy), then the parts that tell rows of the kind apart, each closed by the bytes 0, 1 (a 0
+//! inside a part is written 0, 255, so that keys sort as their parts do). Exchange, queue and policies:
+//! vhost, name. Binding: vhost, source, `q` or `e`, destination, routing key; then, if it has any, the
+//! arguments as MessagePack.
 //!
 //! **Value**: the format's version in one byte ([`FORMAT`]), then a MessagePack map with named fields
 //! that repeats what the key says. A queue's row also says by which name, and in which shard's log, its
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{BindingSpec, DestinationKind, ExchangeInfo, ExchangeKind, QueueInfo};
+use super::{BindingSpec, DestinationKind, ExchangeInfo, ExchangeKind, Policy, PolicyOf, QueueInfo};
 use crate::{Arguments, DurableId};
 
 /// The version of the values' format, in their first byte.
@@ -28,6 +29,8 @@ pub const FORMAT: u8 = 1;
 const EXCHANGE: u8 = b'1';
 const QUEUE: u8 = b'2';
 const BINDING: u8 = b'3';
+const POLICY: u8 = b'4';
+const OPERATOR_POLICY: u8 = b'5';
 
 /// One write to the store: a row put or, without a value, removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub struct StoreWrite {
 /// The stored topology cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
-    /// Neither exchange, queue nor binding.
+    /// Neither exchange, queue, binding nor policy.
     #[error(
         "stored topology: row '{key}' is of a kind that this version does not know; start the version that wrote it"
     )]
@@ -88,12 +91,20 @@ pub(super) struct BindingRow {
     pub binding: BindingSpec,
 }
 
+/// A stored policy, or operator policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PolicyRow {
+    pub vhost: String,
+    pub policy: Policy,
+}
+
 /// Any row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Row {
     Exchange(ExchangeRow),
     Queue(QueueRow),
     Binding(BindingRow),
+    Policy(PolicyOf, PolicyRow),
 }
 
 pub(super) fn exchange_key(vhost: &str, name: &str) -> Vec<u8> {
@@ -102,6 +113,14 @@ pub(super) fn exchange_key(vhost: &str, name: &str) -> Vec<u8> {
 
 pub(super) fn queue_key(vhost: &str, name: &str) -> Vec<u8> {
     key(QUEUE, &[vhost.as_bytes(), name.as_bytes()])
+}
+
+pub(super) fn policy_key(vhost: &str, of: PolicyOf, name: &str) -> Vec<u8> {
+    let kind = match of {
+        PolicyOf::User => POLICY,
+        PolicyOf::Operator => OPERATOR_POLICY,
+    };
+    key(kind, &[vhost.as_bytes(), name.as_bytes()])
 }
 
 /// Two bindings are the same exactly if their keys are.
@@ -155,6 +174,16 @@ pub(super) fn put_binding(vhost: &str, binding: &Arc<BindingSpec>) -> StoreWrite
     StoreWrite { key: binding_key(vhost, binding), value: Some(encode(&row)) }
 }
 
+/// Whether a row is a policy, of whomever.
+pub(super) fn is_policy(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&(POLICY | OPERATOR_POLICY)))
+}
+
+pub(super) fn put_policy(vhost: &str, of: PolicyOf, policy: &Policy) -> StoreWrite {
+    let row = PolicyRow { vhost: vhost.to_owned(), policy: policy.clone() };
+    StoreWrite { key: policy_key(vhost, of, &policy.name), value: Some(encode(&row)) }
+}
+
 pub(super) fn remove(key: Vec<u8>) -> StoreWrite {
     StoreWrite { key, value: None }
 }
@@ -179,6 +208,12 @@ pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Row, TopologyError> {
             let row: BindingRow = decode_value(key, value)?;
             let key = binding_key(&row.vhost, &row.binding);
             (Row::Binding(row), key)
+        }
+        Some(&kind @ (POLICY | OPERATOR_POLICY)) => {
+            let of = if kind == POLICY { PolicyOf::User } else { PolicyOf::Operator };
+            let row: PolicyRow = decode_value(key, value)?;
+            let key = policy_key(&row.vhost, of, &row.policy.name);
+            (Row::Policy(of, row), key)
         }
         _ => return Err(TopologyError::UnknownKind { key: printable(key) }),
     };
@@ -259,6 +294,38 @@ mod tests {
     }
 
     #[test]
+    fn version_1_of_policies_stays_as_it_is() {
+        // Frozen, as above.
+        let policy = Policy {
+            name: "p".into(),
+            pattern: "^q".into(),
+            apply_to: super::super::ApplyTo::ClassicQueues,
+            priority: -1,
+            definition: [("max-length".to_owned(), Value::I64(5))].into(),
+        };
+        for (of, kind) in [(PolicyOf::User, '4'), (PolicyOf::Operator, '5')] {
+            let StoreWrite { key, value } = put_policy("/", of, &policy);
+            let value = value.unwrap();
+            assert_eq!(key.escape_ascii().to_string(), format!("{kind}/\\x00\\x01p\\x00\\x01"));
+            assert_eq!(
+                value.escape_ascii().to_string(),
+                "\\x01\\x82\\xa5vhost\\xa1/\\xa6policy\\x85\\xa4name\\xa1p\\xa7pattern\\xa2^q\\xa8apply_to\\xadClassicQueues\\xa8priority\\xff\\xaadefinition\\x81\\xaamax-length\\x81\\xa3I64\\x05"
+            );
+            let writer = restore(vec![(key, value)]).unwrap();
+            assert_eq!(writer.policies().collect::<Vec<_>>(), [("/", of, &policy)]);
+        }
+    }
+
+    #[test]
+    fn a_stored_policy_with_a_broken_pattern_is_damage() {
+        let (name, pattern, apply_to) = ("p".into(), "(".into(), super::super::ApplyTo::All);
+        let policy = Policy { name, pattern, apply_to, priority: 0, definition: Arguments::new() };
+        let StoreWrite { key, value } = put_policy("/", PolicyOf::User, &policy);
+        let text = restore(vec![(key, value.unwrap())]).unwrap_err().to_string();
+        assert!(text.contains("damaged (pattern should be regular expression"), "{text}");
+    }
+
+    #[test]
     fn keys_sort_as_their_parts_do_and_never_coincide() {
         let names = ["", "\0", "\0\x01", "\0a", "\x01", "a", "a\0", "ab"];
         let mut keys: Vec<Vec<u8>> = Vec::new();
@@ -300,6 +367,20 @@ mod tests {
         assert!(matches!(restore(vec![row.clone()]), Err(TopologyError::Damaged { .. })));
         let writer = restore(vec![row, queue_row()]).unwrap();
         assert_eq!(writer.topology().bindings().count(), 1, "rows come in any order");
+    }
+
+    #[test]
+    fn a_delayed_exchanges_queue_without_it_is_damage() {
+        let row = QueueRow {
+            vhost: "/".into(),
+            name: "amq.delayed.x".into(),
+            auto_delete: false,
+            arguments: Arguments::new(),
+            durable_id: DurableId(7),
+            log: 0,
+        };
+        let row = (queue_key("/", "amq.delayed.x"), encode(&row));
+        assert!(matches!(restore(vec![row]), Err(TopologyError::Damaged { .. })));
     }
 
     #[test]

@@ -18,6 +18,7 @@ fn exchange(kind: super::super::ExchangeKind, arguments: Arguments) -> ExchangeI
         auto_delete: false,
         internal: false,
         arguments,
+        policy: None,
     }
 }
 

@@ -17,13 +17,14 @@ use std::sync::Arc;
 
 use super::checks::{self, Named, WantedExchange};
 use super::placement::Placement;
+use super::policies::Policies;
 use super::queue_types::Properties;
 use super::rows::{self, StoreWrite};
 use super::{
-    BindingSpec, Change, DestinationKind, ExchangeInfo, Operation, Outcome, QueueInfo, Requester, Topology,
-    exchange_checks, queue_types,
+    BindingSpec, Change, DestinationKind, ExchangeInfo, ExchangeKind, Operation, Outcome, QueueInfo,
+    Requester, Topology, delayed, exchange_checks, queue_types,
 };
-use crate::{Arguments, ConnectionId, DurableId, QueueId, Refusal, RefusalKind, VhostId};
+use crate::{Arguments, ConnectionId, DurableId, QueueId, Refusal, RefusalKind, ShardId, VhostId};
 
 /// What the writer makes of an operation.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +46,7 @@ pub enum Evaluation {
 pub struct Writer {
     pub(super) topology: Topology,
     pub(super) placement: Placement,
+    pub(super) policies: Policies,
     /// Each connection's exclusive queues. Ordered, so that a seeded run repeats.
     exclusive: HashMap<ConnectionId, BTreeSet<QueueId>>,
     random: fastrand::Rng,
@@ -70,6 +72,7 @@ impl Writer {
         Writer {
             topology: Topology::new(),
             placement: Placement::new(shards),
+            policies: Policies::default(),
             exclusive: HashMap::new(),
             random,
             changes: Vec::new(),
@@ -145,6 +148,8 @@ impl Writer {
             }),
             Operation::Bind { vhost, binding } => self.bind(*vhost, binding, requester),
             Operation::Unbind { vhost, binding } => self.unbind(*vhost, binding, requester),
+            Operation::SetPolicy { vhost, of, policy } => self.set_policy(*vhost, *of, policy),
+            Operation::ClearPolicy { vhost, of, name } => self.clear_policy(*vhost, *of, name),
             Operation::ReleaseConnection { connection } => Ok(match self.exclusive.get(connection) {
                 None => Evaluation::Unchanged(Outcome::QueueDeleted { messages: 0 }),
                 Some(queues) => Evaluation::DropQueues {
@@ -192,6 +197,10 @@ impl Writer {
         }
         checks::not_reserved("exchange", &name)?;
         exchange_checks::exchange_arguments(named, kind, arguments)?;
+        let delay_queue = match kind {
+            ExchangeKind::Delayed => Some(self.delay_queue(*vhost, &name, *durable)?),
+            _ => None,
+        };
         self.create_exchange(ExchangeInfo {
             vhost: *vhost,
             name: name.into(),
@@ -200,8 +209,33 @@ impl Writer {
             auto_delete: *auto_delete,
             internal: *internal,
             arguments: arguments.clone(),
+            policy: None,
         });
+        if let Some(queue) = delay_queue {
+            self.create_queue(queue);
+        }
         Ok(self.finish(Outcome::Done))
+    }
+
+    /// The queue where the messages of a new delayed exchange are to wait.
+    fn delay_queue(&mut self, vhost: VhostId, exchange: &str, durable: bool) -> Result<QueueInfo, Refusal> {
+        Ok(QueueInfo {
+            id: self.place(self.placement.emptiest())?,
+            vhost,
+            name: delayed::queue_of(exchange).into(),
+            durable,
+            durable_id: durable.then(|| DurableId(self.random.u64(1..))),
+            auto_delete: false,
+            exclusive: None,
+            arguments: Arguments::new(),
+            policy: None,
+        })
+    }
+
+    fn place(&mut self, shard: ShardId) -> Result<QueueId, Refusal> {
+        self.placement.take(shard).ok_or_else(|| {
+            Refusal::new(RefusalKind::ResourceError, format!("too many queues on shard {shard}; delete some"))
+        })
     }
 
     fn delete_exchange(
@@ -262,9 +296,7 @@ impl Writer {
             Some(connection) => connection.shard,
             None => self.placement.emptiest(),
         };
-        let id = self.placement.take(shard).ok_or_else(|| {
-            Refusal::new(RefusalKind::ResourceError, format!("too many queues on shard {shard}; delete some"))
-        })?;
+        let id = self.place(shard)?;
         let name: Arc<str> = name.into();
         let info = QueueInfo {
             id,
@@ -275,6 +307,7 @@ impl Writer {
             auto_delete,
             exclusive: owner,
             arguments,
+            policy: None,
         };
         self.create_queue(info);
         Ok(self.finish(Outcome::QueueDeclared { queue: id, name, created: true }))
@@ -377,14 +410,16 @@ impl Writer {
         }
     }
 
-    pub(super) fn create_exchange(&mut self, info: ExchangeInfo) {
+    pub(super) fn create_exchange(&mut self, mut info: ExchangeInfo) {
+        info.policy = self.policies.for_exchange(self.topology.vhost_name(info.vhost), &info);
         if info.durable {
             self.store_writes.push(rows::put_exchange(self.topology.vhost_name(info.vhost), &info));
         }
         self.change(Change::CreateExchange(Arc::new(info)));
     }
 
-    pub(super) fn create_queue(&mut self, info: QueueInfo) {
+    pub(super) fn create_queue(&mut self, mut info: QueueInfo) {
+        info.policy = self.policies.for_queue(self.topology.vhost_name(info.vhost), &info);
         if info.durable {
             self.store_writes.push(rows::put_queue(self.topology.vhost_name(info.vhost), &info));
         }
@@ -434,6 +469,9 @@ impl Writer {
         let info = Arc::clone(&self.topology.exchange_at(index).info);
         let outgoing: Vec<Arc<BindingSpec>> = self.topology.bindings_from(index).map(Arc::clone).collect();
         let incoming: Vec<Arc<BindingSpec>> = self.topology.bindings_to(index).map(Arc::clone).collect();
+        if let Some(queue) = self.topology.exchange_at(index).delay_queue {
+            self.remove_queue(queue);
+        }
         self.forget_bindings(vhost, &outgoing);
         // One from the exchange to itself is among both; removing a row twice is no harm.
         self.forget_bindings(vhost, &incoming);
@@ -493,6 +531,12 @@ impl Writer {
     pub(super) fn change(&mut self, change: Change) {
         self.topology.apply(&change);
         self.changes.push(change);
+    }
+
+    /// Ends an evaluation that has something to store, whether or not replicas hear of it.
+    pub(super) fn finish_stored(&mut self, outcome: Outcome) -> Evaluation {
+        let changes = std::mem::take(&mut self.changes);
+        Evaluation::Changed { version: self.topology.count_version(), changes, outcome }
     }
 
     /// Ends an evaluation: the changes it made, if any, are the next version.

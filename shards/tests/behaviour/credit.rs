@@ -139,7 +139,7 @@ fn a_disk_without_space_blocks_publishing_and_refuses_what_would_be_stored() {
     let client = bench.connect(1);
     bench.declare(client, "old", &[]);
     for (short, said) in [(true, vec![true]), (false, vec![false])] {
-        bench.world.shards[0].note_log(0, short);
+        bench.world.shards[0].note_log(0, false, short);
         bench.settle_down();
         assert_eq!(bench.blocked(client), said);
         // What is there can be declared again, and what is not stored can be declared at any time.

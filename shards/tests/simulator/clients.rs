@@ -14,6 +14,7 @@ use lepus_shards::shard::{
 use lepus_shards::topology::{BindingSpec, DestinationKind, Operation};
 use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, VhostId};
 
+use crate::policies;
 use crate::world::{Event, World};
 
 const VHOST: VhostId = VhostId(0);
@@ -425,7 +426,7 @@ impl Clients {
 
     fn change_topology(&mut self, world: &mut World, at: (usize, u32, u16)) -> String {
         let name = LOOSE[world.random.usize(..LOOSE.len())];
-        let request = match world.random.u8(..6) {
+        let request = match world.random.u8(..8) {
             0..2 => Request::Topology(declare(name, world.random.bool(), false)),
             2 => Request::Topology(declare("", false, true)),
             3 => Request::Topology(Operation::DeleteQueue {
@@ -435,6 +436,7 @@ impl Clients {
                 if_empty: world.random.bool(),
             }),
             4 => Request::Purge { vhost: VHOST, queue: name.into() },
+            5 | 6 => Request::Topology(policies::change(&mut world.random)),
             _ => Request::Topology(declare(self.any_queue(world), true, false)),
         };
         let what = format!("{request:?}");

@@ -7,6 +7,8 @@
 
 mod clients;
 mod dead_letters;
+mod delayed;
+mod policies;
 mod transactions;
 #[allow(dead_code, reason = "the behaviour tests use the rest of it")]
 mod world;
@@ -104,6 +106,24 @@ fn every_message_that_a_queue_gives_up_ends_in_one_place() {
         let guard = Seed(seed);
         let mut world = World::new(seed, 1 + (seed % 3) as usize, u64::MAX);
         messages += dead_letters::run(&mut world);
+        drop(guard);
+    }
+    assert!(messages > count * 10, "{messages} messages");
+}
+
+#[test]
+fn every_delayed_message_goes_on_once_and_not_before_its_time() {
+    let seeds = match number("LEPUS_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("LEPUS_SIM_SEEDS").unwrap_or(200),
+    };
+    let count = seeds.end - seeds.start;
+    let mut messages = 0;
+    for seed in seeds {
+        let guard = Seed(seed);
+        let budget = if seed.is_multiple_of(3) { 5_000 } else { u64::MAX };
+        let mut world = World::new(seed, 1 + (seed % 3) as usize, budget);
+        messages += delayed::run(&mut world);
         drop(guard);
     }
     assert!(messages > count * 10, "{messages} messages");

@@ -12,6 +12,7 @@ use lepus_shards::queue::encode_record;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
     Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, TransactionLog,
+    WaitedProperties,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{
@@ -137,6 +138,10 @@ impl PropertyFormat for Surroundings {
         let circled = unforced.filter_map(|death| Some(death.split_once(' ')?.1.to_owned())).collect();
         let properties = [head, deaths.as_bytes()].concat();
         DeadLetterProperties { properties, persistent: head[1] == 1, circled }
+    }
+    fn waited(&self, properties: &[u8]) -> WaitedProperties {
+        let properties = [properties, b"waited\n"].concat();
+        WaitedProperties { persistent: properties[1] == 1, properties, ttl_ms: None }
     }
     fn with_returns(&self, properties: &[u8], returns: Returns) -> Vec<u8> {
         let note = format!("returned {} {}\n", returns.all, returns.failures);

@@ -133,6 +133,9 @@ fn check_edits(ours: &Properties<'_>) {
     let read = Properties::parse(&edited).expect("edited properties are well-formed");
     assert!(!read.headers().contains_key("BCC"));
     assert_eq!((read.expiration, read.user_id), (ours.expiration, ours.user_id));
+    let edited = edit::with_minus(ours.bytes, b"x-delay");
+    let read = Properties::parse(&edited).expect("edited properties are well-formed");
+    assert_eq!((read.expiration, read.user_id), (ours.expiration, ours.user_id));
     if ours.reply_to.is_some() {
         let edited = edit::with_reply_to(ours.bytes, "elsewhere");
         let read = Properties::parse(&edited).expect("edited properties are well-formed");

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{
     Address, DeadLetterProperties, Death, FrontEnd, MessageProperty, NewConnection, NewConsumer, NoHeaders,
-    PropertyFormat, Publish, Reply, Request, Returns, Shard, Verdict,
+    PropertyFormat, Publish, Reply, Request, Returns, Shard, Verdict, WaitedProperties,
 };
 use lepus_shards::topology::Operation;
 use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, Refusal, Value, VhostId};
@@ -211,6 +211,10 @@ impl PropertyFormat for Lines {
     fn dead_letter(&self, message: &MessageView<'_>, _: &Death<'_>) -> DeadLetterProperties {
         let properties = message.properties.to_vec();
         DeadLetterProperties { properties, persistent: false, circled: Vec::new() }
+    }
+
+    fn waited(&self, properties: &[u8]) -> WaitedProperties {
+        WaitedProperties { properties: properties.to_vec(), persistent: false, ttl_ms: None }
     }
 
     fn with_returns(&self, properties: &[u8], _: Returns) -> Vec<u8> {

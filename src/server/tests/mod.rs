@@ -13,7 +13,7 @@ use lepus_shards::topology::Writer;
 use lepus_storage::{DataDir, TopologyStore};
 
 use super::{Broker, ServerError};
-use crate::boot::ShutdownSignal;
+use crate::boot::{Inquiry, Pulse, ShutdownSignal};
 use crate::test_dir::TestDir;
 use lines::{Gate, Lines};
 
@@ -55,6 +55,9 @@ impl Running {
             consumer_timeout_ms: 0,
             write_stall_timeout_ms,
             shutdown: Arc::clone(&shutdown),
+            pulse: Arc::new(Pulse::new(shards)),
+            inquiry: Arc::new(Inquiry::new()),
+            stall_report_ms: 5,
             on_ready: Box::new(move || ready_in.send(()).unwrap()),
         };
         let (entered, stalled) = mpsc::channel();

@@ -184,7 +184,7 @@ impl<D: Disk> ShardLog<D> {
             self.ask(segment, offset, Some(waiter));
             return Loaded::Later;
         }
-        self.read_ahead(segment, offset);
+        self.read_ahead(segment);
         let chunk = self.reading.chunks.back().expect("it was just used");
         match chunk.content(sequence) {
             Some(content) => Loaded::Content(content),
@@ -207,13 +207,10 @@ impl<D: Disk> ShardLog<D> {
         std::mem::take(&mut self.reading.arrived)
     }
 
-    /// What is used is past its middle: the next one is asked for.
-    fn read_ahead(&mut self, segment: u64, offset: u64) {
+    /// The chunk behind the one that is used is asked for: the disk works while this one is used up.
+    fn read_ahead(&mut self, segment: u64) {
         let chunk = self.reading.chunks.back().expect("it was just used");
-        let (start, end) = (chunk.start, chunk.end);
-        if offset < start + (end - start) / 2 {
-            return;
-        }
+        let end = chunk.end;
         let (segment, next) = match end < self.readable_to(segment) {
             true => (segment, end),
             false => match self.segments.iter().find(|other| other.number > segment) {

@@ -110,7 +110,8 @@ pub struct ShardLog<D> {
     pub(super) next_builder: u64,
     /// All builders before this one are on disk, or needed no write.
     pub(super) builders_done: u64,
-    pub(super) settled: Vec<Settlement>,
+    /// Millions, when a long queue goes: they are taken from the front.
+    pub(super) settled: VecDeque<Settlement>,
     pub(super) settled_since_ms: u64,
     pub(super) flushing: bool,
     pub(super) in_flight: Option<InFlight>,
@@ -147,7 +148,7 @@ impl<D: Disk> ShardLog<D> {
             builders: VecDeque::new(),
             next_builder: 0,
             builders_done: 0,
-            settled: Vec::new(),
+            settled: VecDeque::new(),
             settled_since_ms: 0,
             flushing: false,
             in_flight: None,
@@ -287,7 +288,7 @@ impl<D: Disk> ShardLog<D> {
         if self.settled.is_empty() {
             self.settled_since_ms = self.now_ms;
         }
-        self.settled.push(settlement);
+        self.settled.push_back(settlement);
     }
 
     /// The message is only here to be out of memory.
@@ -359,6 +360,11 @@ impl<D: Disk> ShardLog<D> {
     /// Bytes that wait to be written.
     pub fn backlog_bytes(&self) -> u64 {
         self.builders.iter().map(|builder| builder.buffer.len() as u64).sum()
+    }
+
+    /// Settlements that wait to be written.
+    pub fn waiting_settlements(&self) -> usize {
+        self.settled.len()
     }
 
     /// Why no further segment can be had, if so: what is appended waits. Tried again each second.

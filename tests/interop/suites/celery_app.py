@@ -18,12 +18,6 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_connection_timeout=10,
     worker_hijack_root_logger=False,
-    # Queue arguments (x-expires, x-message-ttl) have a suite of their own work to come.
-    result_expires=None,
-    control_queue_ttl=None,
-    control_queue_expires=None,
-    event_queue_ttl=None,
-    event_queue_expires=None,
 )
 
 

@@ -2,51 +2,21 @@
 
 import contextlib
 import os
-import pathlib
 import signal
-import subprocess
-import sys
-import tempfile
 
 from harness import URL, add_test, equal, main, queue_name, true, unique
 
 PREFIX = unique("celery")
 os.environ["INTEROP_CELERY_PREFIX"] = PREFIX
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE))
 
 import celery  # noqa: E402
 import pika  # noqa: E402
 
 import celery_app  # noqa: E402
+from celery_tools import LIGHT, Workers  # noqa: E402
 
 RESULT_SECONDS_MAX = 30
-LIGHT = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-workers = []
-log = tempfile.NamedTemporaryFile("w+", prefix="lepus-celery-", suffix=".log")
-
-
-def start_worker(*options):
-    """A worker that has said it is ready."""
-    log.seek(0, os.SEEK_END)
-    seen = log.tell()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "celery_app", "worker", "--loglevel=INFO", "--concurrency=2"]
-        + [f"--hostname=w{len(workers)}@interop", *options],
-        cwd=HERE,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    workers.append(process)
-    with open(log.name) as reader:
-        reader.seek(seen)
-        text = ""
-        while " ready." not in text:
-            true(process.poll() is None, f"the worker ended with {process.returncode}: {text[-400:]}")
-            text += reader.readline()
-    return process
+workers = Workers("celery_app")
 
 
 def result(answer):
@@ -60,7 +30,7 @@ def test(function):
 
 @test
 def a_worker_starts_and_answers_a_task():
-    start_worker(*LIGHT)
+    workers.start(*LIGHT)
     equal(result(celery_app.add.delay(2, 3)), 5, "result")
 
 
@@ -141,15 +111,14 @@ def a_late_ack_survives_a_crashed_worker_child():
 def a_killed_worker_gives_its_tasks_to_the_next():
     answers = [celery_app.nap.delay(0.5) for _ in range(6)]
     result(answers[0])
-    os.killpg(workers[-1].pid, signal.SIGKILL)
-    workers.pop().wait()
-    start_worker(*LIGHT)
+    workers.kill_last()
+    workers.start(*LIGHT)
     equal([result(answer) for answer in answers], [0.5] * 6, "results")
 
 
 @test
 def a_warm_shutdown_leaves_nothing_unacked():
-    worker = workers.pop()
+    worker = workers.running.pop()
     worker.send_signal(signal.SIGTERM)
     equal(worker.wait(30), 0, "exit code")
     with contextlib.closing(pika.BlockingConnection(pika.URLParameters(URL))) as connection:
@@ -159,7 +128,7 @@ def a_warm_shutdown_leaves_nothing_unacked():
 
 @test
 def a_worker_with_gossip_and_remote_control_answers():
-    start_worker()
+    workers.start()
     replies = celery_app.app.control.ping(timeout=5, limit=1)
     true(replies and all(list(reply.values()) == [{"ok": "pong"}] for reply in replies), repr(replies))
     equal(result(celery_app.add.delay(4, 4)), 8, "result")
@@ -167,7 +136,7 @@ def a_worker_with_gossip_and_remote_control_answers():
 
 @test
 def two_workers_share_the_tasks():
-    start_worker(*LIGHT)
+    workers.start(*LIGHT)
     answers = [celery_app.nap.delay(0.05) for _ in range(40)]
     for answer in answers:
         result(answer)
@@ -175,19 +144,14 @@ def two_workers_share_the_tasks():
 
 @test
 def a_purge_counts_what_waits():
-    for worker in list(workers):
-        workers.remove(worker)
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(30)
+    workers.stop_all()
     for number in range(7):
         celery_app.add.delay(number, 1)
     equal(celery_app.app.control.purge(), 7, "purged")
 
 
 def clean_up():
-    for worker in workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(worker.pid, signal.SIGKILL)
+    workers.kill_all()
     with contextlib.suppress(Exception):
         connection = pika.BlockingConnection(pika.URLParameters(URL))
         channel = connection.channel()
@@ -197,9 +161,4 @@ def clean_up():
         connection.close()
 
 
-try:
-    main(at_end=clean_up)
-finally:
-    if os.environ.get("INTEROP_TRACE"):
-        log.seek(0)
-        print(log.read())
+main(at_end=clean_up)

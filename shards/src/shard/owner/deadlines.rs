@@ -99,6 +99,11 @@ impl Deadlines {
         self.heap.shrink_to(self.sweep_at);
     }
 
+    /// When the earliest comes.
+    pub fn first_ms(&self) -> Option<u64> {
+        self.heap.peek().map(|deadline| deadline.at_ms)
+    }
+
     /// The earliest deadline, if it has come.
     pub fn pop_due(&mut self, now_ms: u64) -> Option<Due> {
         if self.heap.peek()?.at_ms > now_ms {

@@ -11,9 +11,11 @@ mod deadlines;
 mod overflow;
 mod paging;
 mod queues;
+mod settings;
 mod time;
 mod transactions;
 mod waiting_room;
+mod waits;
 
 use std::collections::VecDeque;
 
@@ -30,6 +32,8 @@ use self::time::Rubble;
 use self::transactions::Transactions;
 use self::waiting_room::RoomConfirm;
 pub use self::waiting_room::WaitingRoom;
+pub use self::waits::WaitTimes;
+use self::waits::Waits;
 use super::batch::{DEAD_LETTERS, Publisher, RecordRef};
 use super::effects::{Backplane, Effects, LogSequence, Logged};
 use super::front_end::{Reply, Restored, Verdict};
@@ -134,7 +138,10 @@ pub(super) struct Owner {
     durability: Durability,
     pressed: bool,
     log_backlog_bytes: u64,
+    /// It has more settlements to write than it can at once.
+    log_is_behind: bool,
     short_of_space: bool,
+    waits: Waits,
 }
 
 /// A queue lets go of a message; if it is in the log for that queue, the log is told.
@@ -178,12 +185,20 @@ impl Owner {
             durability,
             pressed: false,
             log_backlog_bytes: 0,
+            log_is_behind: false,
             short_of_space: false,
+            waits: Waits::default(),
         }
     }
 
-    pub fn set_time(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
+    pub fn set_time(&mut self, now_us: u64) {
+        self.now_ms = now_us / 1_000;
+        self.waits.set_time(now_us);
+    }
+
+    /// How long messages have waited since this was last asked.
+    pub fn take_waits(&mut self) -> WaitTimes {
+        self.waits.take()
     }
 
     /// Bytes that messages take here.
@@ -191,8 +206,9 @@ impl Owner {
         self.store.bytes() + self.deadlines.bytes() + self.outside_bytes + self.transactions.bytes
     }
 
-    pub fn note_log(&mut self, backlog_bytes: u64, short_of_space: bool) {
-        (self.log_backlog_bytes, self.short_of_space) = (backlog_bytes, short_of_space);
+    pub fn note_log(&mut self, backlog_bytes: u64, behind: bool, short_of_space: bool) {
+        (self.log_backlog_bytes, self.log_is_behind) = (backlog_bytes, behind);
+        self.short_of_space = short_of_space;
     }
 
     /// Some: the shard has just gone over its memory budget (true) or come back under it (false).
@@ -362,6 +378,7 @@ impl Owner {
             && self.consumers[taker as usize].no_ack
         {
             self.pass_through(out, slot, taker, record);
+            self.waits.passed_through();
             return Entered::Gone;
         }
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
@@ -376,8 +393,9 @@ impl Owner {
             Ledger::Plain(entries) => entries.push(message),
             Ledger::Levels(levels) => levels.push(message, out.fx.priority(record.view().properties), 0),
         };
+        let id = queue.info.id;
+        self.waits.entered(id, position);
         if let Some(ttl_ms) = ttl_ms {
-            let id = queue.info.id;
             self.deadlines.push(self.now_ms.saturating_add(ttl_ms), Due::Message(id, position));
         }
         if queue.settings.bound.is_some() {
@@ -416,6 +434,7 @@ impl Owner {
         let (id, cursor) = (queue.info.id, queue.entries.cursor());
         let claimed = queue.entries.claim(cursor, Holder(taker)).expect("the cursor was read in this step");
         let Claim { position, message, redelivered } = claimed.expect("a served queue has a ready message");
+        self.waits.left(id, position);
         let entry = (!consumer.no_ack).then_some((id, position));
         if !consumer.no_ack {
             consumer.unacked += 1;
@@ -574,6 +593,7 @@ impl Owner {
         let Some(Claim { position, message, redelivered }) = claimed else {
             return out.answer(home, channel, Reply::Empty);
         };
+        self.waits.left(id, position);
         let (remaining, durable_id) = (queue.entries.ready(), queue.durable_id);
         if !no_ack {
             note_claim(&self.store, out.fx, message, durable_id);

@@ -76,6 +76,16 @@ impl Owner {
         self.mark_dirty(slot);
     }
 
+    /// A ready message is back in memory. Only a queue that has got its bound in bytes since it left counts
+    /// it; it may be too much.
+    pub(super) fn came_back(&mut self, slot: usize, message: u32) {
+        let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
+        if queue.settings.bound.is_some_and(|bound| bound.bytes.is_some()) {
+            queue.ready_bytes += self.store.body_bytes(message);
+            self.mark_dirty(slot);
+        }
+    }
+
     /// A message is not ready any more. To be called before the store lets go of it.
     pub(super) fn left_ready(&mut self, slot: usize, message: u32) {
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");

@@ -127,7 +127,9 @@ impl Owner {
         {
             let Spilling { queue, position, message, name } = self.spilling.pop_front().expect("looked at");
             self.store.set_spilling(message, false);
-            let gone = match self.queue_mut(queue).map(|queue| &mut queue.entries) {
+            // A policy may have given the queue a bound in bytes meanwhile: it stays in memory then.
+            let queue = self.queue_mut(queue).filter(|queue| queue.is_pageable());
+            let gone = match queue.map(|queue| &mut queue.entries) {
                 Some(Ledger::Plain(entries)) => entries.page_out(position, message, name),
                 _ => false,
             };
@@ -155,6 +157,7 @@ impl Owner {
                 Loaded::Record(record) => {
                     let message = self.store.page_in(Record::from_bytes(record.into()), name);
                     queue.entries.page_in(position, message);
+                    self.came_back(slot, message);
                     return true;
                 }
                 Loaded::Later => {
@@ -185,6 +188,7 @@ impl Owner {
             Loaded::Record(record) => {
                 let message = self.store.page_in(Record::from_bytes(record.into()), name);
                 queue.entries.page_in(position, message);
+                self.came_back(slot, message);
                 true
             }
             Loaded::Later => {

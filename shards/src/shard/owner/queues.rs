@@ -22,8 +22,9 @@ impl Owner {
         }
         assert!(self.queues[slot].is_none(), "a queue's slot is free when it is created");
         let settings = info.settings();
-        if let Some(expires_ms) = settings.expires_ms {
-            self.deadlines.push(self.now_ms.saturating_add(expires_ms), Due::Queue(info.id));
+        let expiry_at_ms = self.now_ms.saturating_add(settings.expires_ms.unwrap_or(0));
+        if settings.expires_ms.is_some() {
+            self.deadlines.push(expiry_at_ms, Due::Queue(info.id));
         }
         let queue = Queue {
             info: info.clone(),
@@ -39,6 +40,7 @@ impl Owner {
             awaits_load: false,
             paged_to: 0,
             last_used_ms: self.now_ms,
+            expiry_at_ms,
             settings,
             ready_bytes: 0,
             lingering: Vec::new(),

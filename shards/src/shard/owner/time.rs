@@ -37,6 +37,7 @@ pub(super) struct Purged {
 impl Owner {
     /// Drops what is past its time. True if more is due than one step does.
     pub fn expire_due<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
+        self.waits.tick();
         if self.deadlines.wants_sweep() {
             let queues = &self.queues;
             self.deadlines.sweep(|id, position| {
@@ -53,6 +54,11 @@ impl Owner {
             }
         }
         true
+    }
+
+    /// When the next deadline comes.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        self.deadlines.first_ms()
     }
 
     fn expire_message<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId, position: Position) {
@@ -83,6 +89,10 @@ impl Owner {
         let now_ms = self.now_ms;
         let Some(queue) = self.queue_mut(id) else { return };
         let Some(expires_ms) = queue.settings.expires_ms else { return };
+        if queue.expiry_at_ms > now_ms {
+            // Of former settings.
+            return;
+        }
         let unused = queue.consumers.is_empty();
         let at_ms = queue.last_used_ms.saturating_add(expires_ms);
         if unused && at_ms <= now_ms {
@@ -97,6 +107,7 @@ impl Owner {
             true => at_ms,
             false => now_ms.saturating_add(expires_ms),
         };
+        queue.expiry_at_ms = again_ms;
         self.deadlines.push(again_ms, Due::Queue(id));
     }
 
@@ -104,8 +115,12 @@ impl Owner {
         !self.rubble.is_empty()
     }
 
-    /// Frees what purged and deleted queues have left, a slice at a time. True if more is left.
+    /// Frees what purged and deleted queues have left, a slice at a time, and not faster than the log takes
+    /// it. True if more is left.
     pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
+        if self.log_is_behind {
+            return !self.rubble.is_empty();
+        }
         let Some(Rubble { durable_id, entries, .. }) = self.rubble.front_mut() else { return false };
         let (durable_id, store) = (*durable_id, &mut self.store);
         let done = entries.demolish(RUBBLE_BLOCKS_PER_STEP, |kept| released(store, out.fx, kept, durable_id));
