@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::simulated_disk::{Faults, SimulatedDisk};
+use super::space::Relocation;
 use super::*;
 
 /// What the outside knows of a message.
@@ -504,4 +505,37 @@ fn a_log_of_a_later_version_or_of_another_shard_is_refused() {
     });
     let error = read(7).expect_err("a later format");
     assert!(error.to_string().contains("format 9"), "{error}");
+}
+
+#[test]
+fn a_message_that_is_moved_while_one_of_its_queues_settles_it_stays_in_the_other() {
+    for seed in 0..20 {
+        let disk = SimulatedDisk::new(seed);
+        let mut log = ShardLog::new(disk.clone(), options(1, true), Recovered::default());
+        let shared = log.append(1_000, None, true, [1, 2].into_iter(), &[b"shared"]);
+        let (mut last, mut settled) = (0, false);
+        while log.counts().relocated == 0 {
+            if last != 0 && log.committed() >= last {
+                log.settle(last, 1);
+                last = 0;
+            } else if last == 0 {
+                last = log.append(1_000, None, true, [1].into_iter(), &[&[7; 3_000]]);
+            }
+            log.poll(0).expect("nothing fails here");
+            // The settlement and the copy go out in the same commit, when the one under way is done.
+            if matches!(log.relocation, Relocation::Reading(_)) && log.is_writing() && !settled {
+                log.settle(shared, 1);
+                settled = true;
+            }
+        }
+        log.flush();
+        while !log.is_idle() {
+            log.poll(0).expect("nothing fails here");
+        }
+        disk.lose_power();
+        let there = messages(&read_back(&disk), &disk);
+        let queues: Vec<_> = there.iter().filter(|row| row.sequence == shared).map(|row| row.queue).collect();
+        assert!(settled, "seed {seed}");
+        assert_eq!(queues, [2], "seed {seed}");
+    }
 }

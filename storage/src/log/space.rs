@@ -70,6 +70,14 @@ impl Relocation {
     }
 }
 
+/// The queues of a copy of a message that several had. One that has a single queue left still has two places:
+/// a settlement of the other queue may stand behind the copy, and is not to be taken for the last one's.
+fn as_shared(left: &[u64]) -> Vec<u64> {
+    let mut queues = left.to_vec();
+    queues.resize(left.len().max(2), NOBODY);
+    queues
+}
+
 impl<D: Disk> ShardLog<D> {
     pub(super) fn push_segment(&mut self, segment: Segment) {
         self.counts.file_bytes += segment.bytes;
@@ -191,7 +199,7 @@ impl<D: Disk> ShardLog<D> {
                 continue;
             }
             match self.shared.get(&head.sequence).filter(|_| located.shared) {
-                Some(left) => queues = left.to_vec(),
+                Some(left) => queues = as_shared(left),
                 None => queues.retain(|&queue| queue != NOBODY),
             }
             self.append_again(&head, located, &queues, content);
