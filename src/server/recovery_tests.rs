@@ -95,3 +95,15 @@ fn a_start_that_broke_off_after_one_resolution_is_gone_on_with() {
     let expected = [&b"kept"[..], b"committed"];
     assert_eq!(contents(&seeds)[..2], [expected, expected]);
 }
+
+#[test]
+fn undecided_transactions_are_named_by_check_store() {
+    let dir = TestDir::new();
+    under_way(dir.path());
+    let found = crate::check_store::check_store(dir.path()).unwrap();
+    let line = "2 transactions are undecided: the next start commits 1 of them and rolls 1 back\n";
+    assert!(found.text.contains(line), "{}", found.text);
+    recover_logs(dir.path(), 3, 2, &SETTINGS, &FxHashMap::default()).unwrap();
+    let found = crate::check_store::check_store(dir.path()).unwrap();
+    assert!(!found.text.contains("undecided"), "{}", found.text);
+}

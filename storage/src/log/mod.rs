@@ -56,4 +56,6 @@ mod simulated_disk;
 #[cfg(test)]
 mod transaction_tests;
 #[cfg(test)]
+mod transaction_world;
+#[cfg(test)]
 mod transaction_world_tests;

@@ -288,7 +288,6 @@ impl Reading {
                 }
             }
             Item::Prepared { tx, first, records } => {
-                self.out.last_sequence = self.out.last_sequence.max(first);
                 self.out.undecided.begin(tx, first, records, segment);
             }
             Item::Step(step, transactions) => {
@@ -353,7 +352,10 @@ impl Reading {
     }
 
     fn finish(mut self) -> Recovered {
-        let Recovered { segments, directory, undecided, live_bytes, .. } = &mut self.out;
+        let Recovered { segments, directory, undecided, last_sequence, live_bytes, .. } = &mut self.out;
+        // A group without messages has a sequence, too.
+        let firsts = undecided.groups.values().flatten().map(|group| group.first);
+        *last_sequence = firsts.fold(*last_sequence, Sequence::max);
         let first = segments.first().map_or(0, |found| found.segment);
         let mut live = vec![0_u64; segments.last().map_or(0, |found| (found.segment - first) as usize + 1)];
         let mut count = |located: Located| {
