@@ -235,8 +235,9 @@ fn lapin_commits_and_rolls_back() {
     let broker = Broker::start();
     let name = broker.name("lapin");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let url = broker.url();
     runtime.block_on(async {
-        let connection = Connection::connect(&broker.url(), ConnectionProperties::default());
+        let connection = Connection::connect(&url, ConnectionProperties::default());
         let channel = connection.await.expect("lapin connects").create_channel().await.expect("a channel");
         let options = QueueDeclareOptions { durable: true, ..Default::default() };
         channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await.expect("declared");
@@ -271,7 +272,7 @@ fn token(body: &[u8]) -> (u64, u64) {
 /// Takes tokens and puts them elsewhere, each time in one transaction, until the broker is gone.
 fn move_tokens(mut wire: Wire, book: &Book, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut next = move |wire: &mut Wire, frames: &[u8]| {
+    let next = |wire: &mut Wire, frames: &[u8]| {
         wire.try_send(frames);
         Some(wire.event()).filter(|event| *event != Event::End)
     };
@@ -365,11 +366,12 @@ fn a_token_that_moves_by_transactions_is_in_one_place_however_often_the_broker_i
     let book = Book::default();
     for life in 1..=lives {
         let data: DataDir = thread::scope(|scope| {
+            let book = &book;
             for worker in 0..WORKERS {
                 let mut wire = broker.channel();
                 select(&mut wire);
                 let seed = life * 100 + worker as u64;
-                scope.spawn(|| move_tokens(wire, &book, seed));
+                scope.spawn(move || move_tokens(wire, book, seed));
             }
             // From hardly started to well under way.
             thread::sleep(Duration::from_millis(1 + (life * 137) % 700));
