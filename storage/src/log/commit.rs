@@ -14,7 +14,7 @@ use super::format::{
 use super::shard_log::{LogFailed, LogOptions, Settlement, ShardLog};
 use super::space::{Next, Segment};
 use super::summary::SummarizedMessage;
-use super::transactions::{Ending, in_builder, steps};
+use super::transactions::{Ending, GroupSettlements, in_builder, steps};
 use super::tx_name::TxName;
 use crate::limits::{SETTLE_DELAY_MS, SETTLEMENTS_PER_COMMIT_MAX};
 
@@ -63,6 +63,8 @@ pub(super) struct InFlight {
     settled: Vec<Settlement>,
     /// Transactions that it resolves.
     pub ending: Vec<Ending>,
+    /// Segments that must not go before it is on disk.
+    pub pinned: Vec<u64>,
     sync: bool,
     /// Where it is being written.
     pub segment: u64,
@@ -165,7 +167,7 @@ impl<D: Disk> ShardLog<D> {
     }
 
     fn write_commit(&mut self, begins: bool, settlements: usize) {
-        let (mut settled, unsaid) = self.settle_groups();
+        let GroupSettlements { said: mut settled, unsaid, pinned } = self.settle_groups();
         let builder = self.builders.pop_front();
         let (number, last, mut sync) = match &builder {
             Some(builder) => (Some(builder.number), builder.last, builder.sync),
@@ -220,6 +222,7 @@ impl<D: Disk> ShardLog<D> {
             commit: header.commit,
             settled,
             ending,
+            pinned,
             sync,
             segment,
             offset,
@@ -353,6 +356,7 @@ impl<D: Disk> ShardLog<D> {
         self.counts.commits += 1;
         self.written.extend_from_slice(&done.settled);
         self.ended(done.ending);
+        self.unpin(done.pinned);
         if let Some(builder) = done.builder {
             self.builder_done(builder, done.last);
         }

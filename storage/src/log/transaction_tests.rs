@@ -283,3 +283,20 @@ fn a_transaction_of_several_commits_is_resolved_as_one() {
         assert_eq!(there.len(), if committed { 3 } else { 0 });
     }
 }
+
+#[test]
+fn what_a_group_settles_is_kept_until_the_group_is_on_disk() {
+    for seed in 0..30 {
+        let disk = SimulatedDisk::new(seed);
+        let (mut log, _) = open(&disk, 0, 1);
+        let acked = append(&mut log, &[1], 10);
+        churn(&mut log, |log| log.segments.len() > 2);
+        come_to_rest(&mut log);
+        let content: &[&[u8]] = &[b"new"];
+        let (names, _) = log.append_group(true, [message(&[2], content)].into_iter(), &[(acked, 1)]);
+        // The commit has begun; nothing but the message keeps its segment.
+        log.poll(0).expect("nothing fails here");
+        let left = after_power_loss(&disk);
+        assert!(left == [(acked, 1)] || left == [(names[0], 2)], "seed {seed}: {left:?}");
+    }
+}

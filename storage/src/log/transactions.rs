@@ -12,7 +12,8 @@
 //!   more then, since a message may have been moved behind the group in the meantime.
 //! - What a group settles may be settled otherwise before, which changes nothing.
 //! - Settlements of a group of a single log are done when its commit begins: were they done before, a message
-//!   that is not written yet would be left out of a commit in front of the group's.
+//!   that is not written yet would be left out of a commit in front of the group's. Segments with such messages
+//!   are kept until it is on disk.
 //! - The segment with the head of a group is kept until the group's resolution is on disk, and that with a
 //!   decision until it is forgotten. Both are appended again where they are in the way, so that no log waits
 //!   for another one for its space.
@@ -154,6 +155,17 @@ impl Transactions {
         *place = RecordPlace::Segment(segment);
         true
     }
+}
+
+/// What the groups of a commit have settled.
+#[derive(Debug, Default)]
+pub(super) struct GroupSettlements {
+    /// To be written with the commit.
+    pub said: Vec<Settlement>,
+    /// Of messages that are in the same commit, and are left out, or that are settled already.
+    pub unsaid: Vec<Settlement>,
+    /// Segments with such messages. If the commit is lost, the messages must still be there.
+    pub pinned: Vec<u64>,
 }
 
 /// Steps of resolutions that are being written.
@@ -358,18 +370,38 @@ impl<D: Disk> ShardLog<D> {
         (!located.spilled).then_some(elided)
     }
 
-    /// Does what the groups of the next commit settle. Gives what is to be written of it, and what need not be.
-    pub(super) fn settle_groups(&mut self) -> (Vec<Settlement>, Vec<Settlement>) {
-        let (mut said, mut unsaid) = (Vec::new(), Vec::new());
+    /// Does what the groups of the next commit settle.
+    pub(super) fn settle_groups(&mut self) -> GroupSettlements {
+        let mut done = GroupSettlements::default();
         let front = self.builders.front_mut().filter(|builder| !builder.settled.is_empty());
         for settlement in front.map(|builder| std::mem::take(&mut builder.settled)).unwrap_or_default() {
+            self.pin(settlement.0, &mut done.pinned);
             match self.settle_late(settlement) {
-                Some(false) => said.push(settlement),
-                // It was appended and settled in the same commit, or is settled already.
-                Some(true) | None => unsaid.push(settlement),
+                Some(false) => done.said.push(settlement),
+                Some(true) | None => done.unsaid.push(settlement),
             }
         }
-        (said, unsaid)
+        done
+    }
+
+    /// Keeps the segment of a message that is about to be settled.
+    fn pin(&mut self, message: Sequence, pinned: &mut Vec<u64>) {
+        let Some(Place::Segment { segment, .. }) = self.directory.get(message).map(|located| located.place)
+        else {
+            return;
+        };
+        let number = self.full_number(segment);
+        if !pinned.contains(&number) {
+            self.segment_mut(number).expect("a live message's segment is kept").live += 1;
+            pinned.push(number);
+        }
+    }
+
+    /// The commit is on disk.
+    pub(super) fn unpin(&mut self, pinned: Vec<u64>) {
+        for number in pinned {
+            self.segment_mut(number).expect("a pinned segment is kept").live -= 1;
+        }
     }
 
     /// Resolutions are on disk: what they resolve may be given back.
@@ -382,11 +414,12 @@ impl<D: Disk> ShardLog<D> {
         }
     }
 
-    /// How many groups a segment is only kept for until their resolutions are on disk.
+    /// For how much a segment is only kept until commits that are about to be written are on disk.
     pub(super) fn ending_in(&self, segment: u64) -> u64 {
         let in_flight = self.in_flight.iter().flat_map(|commit| &commit.ending);
         let segments = self.transactions.ending.iter().chain(in_flight).flat_map(|ending| &ending.segments);
-        segments.filter(|&&other| other == segment).count() as u64
+        let pinned = self.in_flight.iter().flat_map(|commit| &commit.pinned);
+        segments.chain(pinned).filter(|&&other| other == segment).count() as u64
     }
 
     /// Transactions whose resolutions are on disk since this was last called.
