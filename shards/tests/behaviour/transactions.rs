@@ -326,6 +326,23 @@ fn a_queue_that_is_deleted_meanwhile_takes_its_share_with_it() {
 }
 
 #[test]
+fn a_consumer_that_is_cancelled_leaves_its_deliveries_to_the_commit() {
+    let mut bench = Bench::new();
+    let (client, other) = (transactional(&mut bench, 0), bench.connect(1));
+    queues(&mut bench, client);
+    let consumer = bench.subscribe(client, "a");
+    bench.publish(other, "a", "acked");
+    bench.publish(other, "a", "held");
+    bench.settle(client, 1, false, Verdict::Accept);
+    assert_eq!(bench.request(client, Request::Cancel { consumer }), Reply::Cancelled { consumer });
+    assert_eq!(bench.look(other, "a"), Some((0, 0)), "both are the channel's");
+    assert_eq!(commit(&mut bench, client), Reply::Committed);
+    bench.disconnect(client);
+    assert_eq!(bench.bodies(other, "a"), ["held"]);
+    assert_nothing_left(&bench);
+}
+
+#[test]
 fn what_was_published_before_on_the_channel_comes_first() {
     for seed in 0..100 {
         let mut bench = Bench::new();

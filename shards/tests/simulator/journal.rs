@@ -87,6 +87,46 @@ pub struct Recovered {
     pub ended: BTreeSet<(DurableId, Vec<u8>)>,
 }
 
+/// How far a transaction has come in the logs of those that it needs prepared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Progress {
+    /// In how many logs it is prepared.
+    pub prepared: usize,
+    pub decided: bool,
+    /// In how many logs its outcome is.
+    pub resolved: usize,
+}
+
+impl Progress {
+    /// The step that comes next, if it is prepared in `all` in the end.
+    pub fn step(self, all: usize) -> &'static str {
+        let Progress { prepared, decided, resolved } = self;
+        match (decided, prepared == all, resolved) {
+            (false, _, 1..) => "it is being rolled back",
+            (false, false, 0) => "it is being prepared",
+            (false, true, 0) => "it is prepared everywhere",
+            (true, true, 0) => "it is decided",
+            (true, true, resolved) if resolved < all => "it is being resolved",
+            (true, true, _) => "it is resolved everywhere",
+            (true, false, _) => panic!("it is decided, and prepared in {prepared} of {all} logs"),
+        }
+    }
+}
+
+/// How far transactions over several shards are when each log is cut off behind one of its sequences.
+pub fn progress(journals: &[(&Journal, LogSequence)]) -> BTreeMap<TxName, Progress> {
+    let mut all: BTreeMap<TxName, Progress> = BTreeMap::new();
+    for entry in journals.iter().flat_map(|(journal, cut)| journal.until(*cut)) {
+        match entry {
+            Entry::Prepare(name, _) => all.entry(*name).or_default().prepared += 1,
+            Entry::Decide(name) => all.entry(*name).or_default().decided = true,
+            Entry::Resolve(name, _) => all.entry(*name).or_default().resolved += 1,
+            _ => {}
+        }
+    }
+    all
+}
+
 /// What the logs say when each is cut off behind one of its sequences.
 pub fn recover(journals: &[(&Journal, LogSequence)]) -> Recovered {
     let mut decided = BTreeSet::new();

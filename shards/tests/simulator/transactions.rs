@@ -7,8 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{NewConnection, NoHeaders, Publish, Reply, Request, Verdict};
 use lepus_shards::topology::{BindingSpec, DestinationKind, Operation};
-use lepus_shards::{Arguments, ChannelId, ConnectionId, DeliveryTag, DurableId, RefusalKind, Value, VhostId};
+use lepus_shards::{
+    Arguments, ChannelId, ConnectionId, DeliveryTag, DurableId, RefusalKind, TxName, Value, VhostId,
+};
 
+use crate::world::journal::Progress;
 use crate::world::{Event, World};
 
 const VHOST: VhostId = VhostId(0);
@@ -68,6 +71,16 @@ struct Run<'a> {
     /// Delivered at least once, or there at the end.
     seen: BTreeSet<Place>,
     commits: u64,
+    /// How far transactions over several shards were when it was seen what a crash would leave.
+    crashed_at: BTreeSet<(TxName, Progress)>,
+}
+
+/// What has happened in a run.
+pub struct Outcomes {
+    /// Commits that were answered.
+    pub commits: u64,
+    /// Steps of commits over several shards at which it was seen what a crash would leave.
+    pub crashed_at: BTreeSet<&'static str>,
 }
 
 fn declare(name: &str, arguments: Arguments) -> Request {
@@ -277,7 +290,8 @@ impl Run<'_> {
         let body = |&(queue, number): &Place| (self.durables[queue], number.to_le_bytes().to_vec());
         let logged = |place: &&Place| self.persistent.contains(&place.1);
         for at_least in [false, true] {
-            let said = self.world.crash(at_least);
+            let (said, progress) = self.world.crash(at_least);
+            self.crashed_at.extend(progress);
             for (name, tx) in self.txs.iter().enumerate() {
                 let born = tx.published.iter().filter(logged).map(|place| said.born.contains(&body(place)));
                 let ended = tx.ended.iter().filter(logged).map(|place| said.ended.contains(&body(place)));
@@ -408,8 +422,7 @@ impl Run<'_> {
     }
 }
 
-/// Gives how many commits were answered.
-pub fn run(world: &mut World) -> u64 {
+pub fn run(world: &mut World) -> Outcomes {
     let mut run = Run {
         world,
         clients: Vec::new(),
@@ -421,9 +434,13 @@ pub fn run(world: &mut World) -> u64 {
         publisher_of: BTreeMap::new(),
         seen: BTreeSet::new(),
         commits: 0,
+        crashed_at: BTreeSet::new(),
     };
     run.set_up();
     (0..STEPS).for_each(|_| run.step());
     run.account();
-    run.commits
+    // All logs have all of it now.
+    let (_, at_last) = run.world.crash(true);
+    let crashed_at = run.crashed_at.iter().map(|(name, progress)| progress.step(at_last[name].prepared));
+    Outcomes { commits: run.commits, crashed_at: crashed_at.collect() }
 }

@@ -19,7 +19,7 @@ use lepus_shards::{
     Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, TxName, Value,
 };
 
-use self::journal::{Group, Journal, Recovered};
+use self::journal::{Group, Journal, Progress, Recovered};
 
 /// Of queues that have no other.
 pub const CONSUMER_TIMEOUT_MS: u64 = 30 * 60 * 1000;
@@ -543,14 +543,15 @@ impl World {
 
     /// What the logs would say if the process ended now: of each log at least what is committed is there. With
     /// `at_least`, no more than that.
-    pub fn crash(&mut self, at_least: bool) -> Recovered {
+    pub fn crash(&mut self, at_least: bool) -> (Recovered, BTreeMap<TxName, Progress>) {
         let random = &mut self.random;
         let journals = self.around.iter().map(|around| {
             let cut =
                 if at_least { around.committed } else { random.u64(around.committed..=around.appended) };
             (&around.journal, cut)
         });
-        journal::recover(&journals.collect::<Vec<_>>())
+        let journals: Vec<_> = journals.collect();
+        (journal::recover(&journals), journal::progress(&journals))
     }
 
     /// Something that a queue waits for has been read.
