@@ -8,6 +8,7 @@ use std::time::Duration;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Connection, ConnectionProperties};
+use lepus_storage::log::{DirectoryFiles, list_segments, recover};
 use lepus_tests::process::DataDir;
 use lepus_tests::wire::{Close, method_frame, publish_frames};
 use lepus_tests::{Arguments, Broker, Event, Method, Properties, Setup, Wire};
@@ -344,6 +345,20 @@ fn check_tokens(broker: &Broker, book: &Book) {
     }
 }
 
+/// Groups of transactions that a killed broker has left prepared, and decisions: the next start ends them.
+fn left_open(data: &DataDir) -> (usize, usize) {
+    let shards = (0..).map(|shard| (shard, data.path().join(format!("shard-{shard}"))));
+    let shards = shards.take_while(|(_, directory)| directory.exists());
+    let left = shards.map(|(shard, directory)| {
+        let files = DirectoryFiles { directory: &directory, summaries: true };
+        let segments = list_segments(&directory).expect("it can be read");
+        let recovered =
+            recover(shard, &segments, &files).expect("a killed broker leaves a log that can be read");
+        (recovered.undecided().count(), recovered.decisions().count())
+    });
+    left.fold((0, 0), |sum, left| (sum.0 + left.0, sum.1 + left.1))
+}
+
 /// `LEPUS_CRASH_LIVES` sets how often (10 by default).
 #[test]
 fn a_token_that_moves_by_transactions_is_in_one_place_however_often_the_broker_is_killed() {
@@ -363,7 +378,7 @@ fn a_token_that_moves_by_transactions_is_in_one_place_however_often_the_broker_i
     }
     commit(&mut wire);
     let lives: u64 = std::env::var("LEPUS_CRASH_LIVES").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
-    let book = Book::default();
+    let (book, mut left) = (Book::default(), (0, 0));
     for life in 1..=lives {
         let data: DataDir = thread::scope(|scope| {
             let book = &book;
@@ -378,10 +393,13 @@ fn a_token_that_moves_by_transactions_is_in_one_place_however_often_the_broker_i
             broker.kill_now();
             broker.kill()
         });
+        let (undecided, decisions) = left_open(&data);
+        left = (left.0 + undecided, left.1 + decisions);
         broker = setup().start_in(data);
         check_tokens(&broker, &book);
     }
     let moves: u64 = book.into_inner().expect("no worker has panicked").values().sum();
-    println!("{moves} moves");
+    println!("{moves} moves; {} prepared groups and {} decisions were found", left.0, left.1);
     assert!(moves > 20, "hardly anything happened");
+    assert!(left.0 > 0 || lives < 10, "no kill came between the two phases of a commit");
 }
