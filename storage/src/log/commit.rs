@@ -241,21 +241,13 @@ impl<D: Disk> ShardLog<D> {
         while from < end {
             let record = RecordInPlace(&mut buffer.as_mut_slice()[from..end]);
             let bytes = record.bytes();
-            let kept = match record.kind() {
-                RecordKind::Message => self.place_message(&record, (number, from), segment, block),
-                RecordKind::Settled => {
-                    if in_group {
-                        self.summary.settled(&record.settlements());
-                    }
-                    in_group
-                }
-                RecordKind::Prepared => {
-                    in_group = self.place_group_head(&record, (number, from), segment);
-                    in_group
-                }
-                RecordKind::Step => self.place_decided(&record, (number, from), segment),
+            let (kept, counts) = if record.is_message() {
+                let kept = self.place_message(&record, (number, from), segment, block);
+                (kept, kept)
+            } else {
+                self.place_other(&record, (number, from), segment, &mut in_group)
             };
-            live += u64::from(kept && record.kind() != RecordKind::Settled);
+            live += u64::from(counts);
             if kept {
                 if to < from {
                     buffer.as_mut_slice().copy_within(from..from + bytes, to);
@@ -269,7 +261,36 @@ impl<D: Disk> ShardLog<D> {
         (buffer, records)
     }
 
+    /// Enters what is no message. Gives whether it is written, and whether the segment is kept for it.
+    #[cold]
+    fn place_other(
+        &mut self,
+        record: &RecordInPlace<'_>,
+        at: (u64, usize),
+        segment: u64,
+        in_group: &mut bool,
+    ) -> (bool, bool) {
+        match record.kind() {
+            RecordKind::Message => unreachable!("messages have their own way"),
+            RecordKind::Settled => {
+                if *in_group {
+                    self.summary.settled(&record.settlements());
+                }
+                (*in_group, false)
+            }
+            RecordKind::Prepared => {
+                *in_group = self.place_group_head(record, at, segment);
+                (*in_group, *in_group)
+            }
+            RecordKind::Step => {
+                let kept = self.place_decided(record, at, segment);
+                (kept, kept)
+            }
+        }
+    }
+
     /// Enters a message of a builder in the segment. False if nobody has it, or has it there.
+    #[inline(always)]
     fn place_message(
         &mut self,
         record: &RecordInPlace<'_>,

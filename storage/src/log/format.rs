@@ -278,6 +278,7 @@ pub struct RecordInPlace<'a>(pub &'a mut [u8]);
 
 impl RecordInPlace<'_> {
     /// Bytes of the record that begins here.
+    #[inline]
     pub fn bytes(&self) -> usize {
         4 + word_at(self.0, 0) as usize
     }
@@ -285,6 +286,12 @@ impl RecordInPlace<'_> {
     /// A message's name.
     pub fn sequence(&self) -> Sequence {
         long_at(self.0, 8)
+    }
+
+    /// Nearly all are.
+    #[inline]
+    pub fn is_message(&self) -> bool {
+        matches!(word_at(self.0, 4) & 0xff, MESSAGE | SPILLED)
     }
 
     /// What it is.
@@ -344,6 +351,7 @@ impl RecordInPlace<'_> {
     }
 }
 
+#[inline]
 fn word_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }

@@ -14,7 +14,7 @@ use std::io;
 use super::directory::Place;
 use super::disk::{AlignedBuffer, Disk};
 use super::format::{
-    BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, RecordInPlace, RecordKind, Sequence, commit_bytes, padded,
+    BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, RecordInPlace, Sequence, commit_bytes, padded,
 };
 use super::shard_log::ShardLog;
 use crate::limits::{CHUNKS_KEPT, READ_BYTES_MAX, READ_BYTES_MIN};
@@ -89,7 +89,7 @@ fn index(commit: &mut [u8], at: usize, messages: &mut Vec<(Sequence, u32, u32)>)
     while offset < commit.len() {
         let record = RecordInPlace(&mut commit[offset..]);
         let bytes = record.bytes();
-        if record.kind() == RecordKind::Message {
+        if record.is_message() {
             let content = record.content_offset();
             messages.push((record.sequence(), (at + offset + content) as u32, (bytes - content) as u32));
         }

@@ -259,6 +259,7 @@ impl<D: Disk> ShardLog<D> {
     }
 
     /// A queue is done with a message that is there. True if it was never written for this queue.
+    #[inline(always)]
     pub(super) fn settle_located(&mut self, located: Located, sequence: Sequence, queue: u64) -> bool {
         let last = !located.shared || self.unshare(sequence, queue);
         let elided = matches!(located.place, Place::Builder { relocated: false, .. });
@@ -273,6 +274,7 @@ impl<D: Disk> ShardLog<D> {
     }
 
     /// Nobody has a message any more: its record is not written, or need not be kept.
+    #[inline(always)]
     pub(super) fn take_out(&mut self, located: Located) {
         let bytes = match located.place {
             Place::Builder { builder, offset, .. } => {
@@ -413,6 +415,7 @@ impl<D: Disk> ShardLog<D> {
         &mut self.disk
     }
 
+    #[inline]
     pub(super) fn segment_mut(&mut self, number: u64) -> Option<&mut Segment> {
         let at = self.segments.partition_point(|segment| segment.number < number);
         self.segments.get_mut(at).filter(|segment| segment.number == number)
