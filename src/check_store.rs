@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use lepus_shards::topology::{Change, TopologyError, Writer};
-use lepus_storage::log::{DirectoryFiles, IndexError, RecoveryError, UnackedIndex, list_segments, recover};
+use lepus_storage::log::{
+    DirectoryFiles, IndexError, Recovered, RecoveryError, UnackedIndex, list_segments, outcomes, recover,
+};
 use lepus_storage::{DataDir, DataDirError, StoreError, TopologyStore};
 use thiserror::Error;
 
@@ -88,7 +90,7 @@ pub fn check_store(path: &Path) -> Result<Findings, CheckError> {
         .collect();
     let mut findings = Findings { text: String::new(), damage: 0 };
     let mut queues: BTreeMap<&str, QueueCount> = BTreeMap::new();
-    let mut orphans = 0;
+    let (mut orphans, mut logs) = (0, Vec::new());
     for (shard, directory) in shards {
         let unreadable = |source| CheckError::Unreadable { path: directory.clone(), source };
         let segments = list_segments(&directory).map_err(unreadable)?;
@@ -125,6 +127,7 @@ pub fn check_store(path: &Path) -> Result<Findings, CheckError> {
             let _ = writeln!(findings.text, "shard {shard}: DAMAGED: {damage}");
         }
         findings.damage += recovered.damage.len();
+        logs.push(recovered);
     }
     for (name, count) in queues {
         let QueueCount { messages, delivered } = count;
@@ -136,12 +139,27 @@ pub fn check_store(path: &Path) -> Result<Findings, CheckError> {
     if orphans > 0 {
         let _ = writeln!(findings.text, "{orphans} messages of queues that were deleted");
     }
+    findings.text.push_str(&undecided(&logs));
     let verdict = match findings.damage {
         0 => "no damage".to_owned(),
         count => format!("{count} places are damaged; what is listed above can be read"),
     };
     let _ = writeln!(findings.text, "{verdict}");
     Ok(findings)
+}
+
+/// A line on the transactions that were under way, if there are any.
+fn undecided(logs: &[Recovered]) -> String {
+    let outcomes: BTreeMap<_, _> = outcomes(&logs.iter().collect::<Vec<_>>()).into_iter().flatten().collect();
+    if outcomes.is_empty() {
+        return String::new();
+    }
+    let committed = outcomes.values().filter(|&&committed| committed).count();
+    let rolled_back = outcomes.len() - committed;
+    format!(
+        "{} transactions are undecided: the next start commits {committed} of them and rolls {rolled_back} back\n",
+        outcomes.len()
+    )
 }
 
 fn shard_directories(path: &Path) -> Result<Vec<(u32, PathBuf)>, CheckError> {

@@ -44,7 +44,7 @@ fn tags(each: u64) -> Unacked {
     for tag in 1..=TIMES as u64 {
         unacked.push(black_box(held));
         if tag % each == 0 {
-            unacked.take_up_to(DeliveryTag(tag), |held| {
+            unacked.take_up_to(DeliveryTag(tag), |_, held| {
                 black_box(held);
             });
         }

@@ -114,12 +114,40 @@ pub struct ConsumerId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DeliveryTag(pub u64);
 
+/// A transaction that shards commit together, by the same name in all logs. The count begins anew when it
+/// overflows: by then no log knows the transaction any more that had the name before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct TxName(pub u64);
+
+impl TxName {
+    const COUNT_BITS: u32 = 30;
+    const EPOCH_BITS: u32 = 24;
+
+    /// The shard's `count`th transaction of this start of the broker.
+    pub fn new(coordinator: ShardId, epoch: u32, count: u64) -> TxName {
+        let epoch = u64::from(epoch) & ((1 << Self::EPOCH_BITS) - 1);
+        let count = count & ((1 << Self::COUNT_BITS) - 1);
+        TxName(
+            u64::from(coordinator.0) << (Self::EPOCH_BITS + Self::COUNT_BITS)
+                | epoch << Self::COUNT_BITS
+                | count,
+        )
+    }
+
+    /// The shard that coordinates it.
+    pub fn coordinator(self) -> ShardId {
+        ShardId((self.0 >> (Self::EPOCH_BITS + Self::COUNT_BITS)) as u16)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_id_gives_back_its_parts() {
+    fn packed_names_give_back_their_parts() {
+        let name = TxName::new(ShardId(1023), u32::MAX, u64::MAX);
+        assert_eq!((name.0, name.coordinator()), (u64::MAX, ShardId(1023)));
         for (shard, slot, generation) in
             [(0, 0, 0), (1023, QueueId::SLOTS_MAX - 1, (1 << 30) - 1), (7, 42, 99)]
         {

@@ -28,7 +28,9 @@ pub mod shard;
 pub mod topology;
 pub mod value;
 
-pub use ids::{ChannelId, ConnectionId, ConsumerId, DeliveryTag, DurableId, QueueId, ShardId, VhostId};
+pub use ids::{
+    ChannelId, ConnectionId, ConsumerId, DeliveryTag, DurableId, QueueId, ShardId, TxName, VhostId,
+};
 pub use message::Durability;
 pub use refusal::{Refusal, RefusalKind};
 pub use value::{Arguments, Value};

@@ -51,6 +51,18 @@ pub const QUORUM_DELIVERY_LIMIT: u32 = 20;
 /// many. They do not drain: a larger share could block publishers for good.
 pub const HISTORY_MEMORY_SHARE: u64 = 8;
 
+/// Bytes of messages that a channel may publish between two commits. A message of the largest size that
+/// is usually configured (128 MiB) fits.
+pub const TRANSACTION_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// The share of a shard's memory budget that messages of transactions may take before they are committed: one
+/// part of this many. They do not drain either.
+pub const TRANSACTION_MEMORY_SHARE: u64 = 8;
+
+const _: () = assert!(
+    HISTORY_MEMORY_SHARE >= 4 && TRANSACTION_MEMORY_SHARE >= 4,
+    "what does not drain is less than what blocks publishers"
+);
 /// Of so many messages one is followed through its queue, to see how long it waits. A prime: what comes in batches is
 /// met at any place of its batch.
 pub const WAIT_SAMPLE_EVERY: u32 = 61;

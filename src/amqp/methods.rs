@@ -3,7 +3,7 @@
 use amq_protocol::protocol::{AMQPClass, access, basic, channel, confirm, exchange, queue};
 use lepus_shards::shard::{NewConsumer, Request, Shard, Verdict};
 use lepus_shards::topology::{BindingSpec, DestinationKind, Operation};
-use lepus_shards::{DeliveryTag, VhostId};
+use lepus_shards::{ChannelId, DeliveryTag, VhostId};
 
 use super::codec::read_settlement;
 use super::failure::{
@@ -14,6 +14,7 @@ use super::front::HasFront;
 use super::method;
 use super::peer::{Asked, Busy, Channel, ChannelState};
 use super::table::to_arguments;
+use super::transactions;
 
 /// Ack, reject and nack: read in place.
 pub(super) fn take_settlement<E: HasFront>(
@@ -53,28 +54,15 @@ pub(super) fn take<E: HasFront>(
         AMQPClass::Queue(method) => take_queue(shard, fx, at, method),
         AMQPClass::Basic(method) => take_basic(shard, fx, at, method),
         AMQPClass::Confirm(confirm::AMQPMethod::Select(select)) => {
-            let channel = open(fx, slot, number);
-            channel.confirming = true;
-            shard.select_confirms(channel.id);
-            if !select.nowait {
-                let ok = confirm::AMQPMethod::SelectOk(confirm::SelectOk {});
-                method::write(fx.front().out(slot), number, &AMQPClass::Confirm(ok));
-            }
-            Ok(())
+            transactions::select_confirms(shard, fx, at, select.nowait)
         }
+        AMQPClass::Tx(method) => transactions::take(shard, fx, at, method),
         AMQPClass::Access(access::AMQPMethod::Request(_)) => {
             let ok = access::AMQPMethod::RequestOk(access::RequestOk {});
             method::write(fx.front().out(slot), number, &AMQPClass::Access(ok));
             Ok(())
         }
-        AMQPClass::Tx(_) if ids.1 == 10 => match open(fx, slot, number).confirming {
-            true => at.refuse(PRECONDITION_FAILED, "cannot switch from confirm to tx mode"),
-            false => at.refuse(NOT_IMPLEMENTED, "transactions"),
-        },
-        AMQPClass::Tx(_) if matches!(ids.1, 20 | 30) => {
-            at.refuse(PRECONDITION_FAILED, "channel is not transactional")
-        }
-        _ => at.refuse(COMMAND_INVALID, "unimplemented method"),
+        _ => at.refuse_unimplemented(),
     }
 }
 
@@ -88,22 +76,31 @@ pub(super) fn check_prefetch_size(arguments: &[u8]) -> Result<(), Failure> {
 
 /// Where a method came in.
 #[derive(Clone, Copy)]
-struct At {
-    slot: u32,
-    number: u16,
-    ids: Ids,
+pub(super) struct At {
+    pub slot: u32,
+    pub number: u16,
+    pub ids: Ids,
 }
 
 impl At {
-    fn refuse(self, code: super::failure::Code, text: impl Into<String>) -> Result<(), Failure> {
+    pub fn refuse(self, code: super::failure::Code, text: impl Into<String>) -> Result<(), Failure> {
         Err(Failure::new(code, text, self.ids))
     }
 
-    /// Hands a request to the shard; the channel is busy until it is answered.
-    fn ask<E: HasFront>(self, shard: &mut Shard, fx: &mut E, asked: Asked, nowait: bool, request: Request) {
+    pub fn refuse_unimplemented(self) -> Result<(), Failure> {
+        self.refuse(COMMAND_INVALID, "unimplemented method")
+    }
+
+    /// The channel is busy until the shard has answered.
+    pub fn begin<E: HasFront>(self, fx: &mut E, asked: Asked, nowait: bool) -> ChannelId {
         let channel = open(fx, self.slot, self.number);
         channel.busy = Some(Busy { asked, nowait, ids: self.ids });
-        let id = channel.id;
+        channel.id
+    }
+
+    /// Hands a request to the shard.
+    fn ask<E: HasFront>(self, shard: &mut Shard, fx: &mut E, asked: Asked, nowait: bool, request: Request) {
+        let id = self.begin(fx, asked, nowait);
         shard.request(fx, id, request);
     }
 
@@ -123,7 +120,7 @@ impl At {
     }
 }
 
-fn open<E: HasFront>(fx: &mut E, slot: u32, number: u16) -> &mut Channel {
+pub(super) fn open<E: HasFront>(fx: &mut E, slot: u32, number: u16) -> &mut Channel {
     let channel = fx.front().channel(slot, number).expect("the channel was looked up for this frame");
     debug_assert_eq!(channel.state, ChannelState::Open);
     channel
@@ -157,7 +154,7 @@ fn take_channel<E: HasFront>(
         }
         channel::AMQPMethod::Flow(_) => at.refuse(NOT_IMPLEMENTED, "active=false"),
         channel::AMQPMethod::CloseOk(_) | channel::AMQPMethod::FlowOk(_) => Ok(()),
-        _ => at.refuse(COMMAND_INVALID, "unimplemented method"),
+        _ => at.refuse_unimplemented(),
     }
 }
 
@@ -206,7 +203,7 @@ fn take_exchange<E: HasFront>(
             };
             (Asked::ExchangeUnbind, unbind.nowait, Operation::Unbind { vhost, binding })
         }
-        _ => return at.refuse(COMMAND_INVALID, "unimplemented method"),
+        _ => return at.refuse_unimplemented(),
     };
     at.ask(shard, fx, asked, nowait, Request::Topology(operation));
     Ok(())
@@ -278,7 +275,7 @@ fn take_queue<E: HasFront>(
             };
             (Asked::QueueUnbind, false, Request::Topology(Operation::Unbind { vhost, binding }))
         }
-        _ => return at.refuse(COMMAND_INVALID, "unimplemented method"),
+        _ => return at.refuse_unimplemented(),
     };
     at.ask(shard, fx, asked, nowait, request);
     Ok(())
@@ -292,9 +289,7 @@ fn take_basic<E: HasFront>(
 ) -> Result<(), Failure> {
     match method {
         basic::AMQPMethod::Qos(qos) => {
-            let channel = open(fx, at.slot, at.number);
-            channel.busy = Some(Busy { asked: Asked::Qos, nowait: false, ids: at.ids });
-            let id = channel.id;
+            let id = at.begin(fx, Asked::Qos, false);
             shard.set_prefetch(fx, id, qos.prefetch_count, qos.global);
             Ok(())
         }
@@ -327,7 +322,7 @@ fn take_basic<E: HasFront>(
         }
         // The answer to a cancellation of ours: nothing waits for it.
         basic::AMQPMethod::CancelOk(_) => Ok(()),
-        _ => at.refuse(COMMAND_INVALID, "unimplemented method"),
+        _ => at.refuse_unimplemented(),
     }
 }
 

@@ -80,6 +80,19 @@ pub enum Asked {
     Cancel { tag: String },
     Get,
     Qos,
+    Commit,
+}
+
+/// What a channel's publishes are answered with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// A confirm for each.
+    Confirming,
+    /// A commit for several, and for settlements with them.
+    Transactional,
 }
 
 /// An unanswered request.
@@ -132,7 +145,7 @@ pub struct Channel {
     /// What an empty queue name means.
     pub last_queue: String,
     pub content: Option<Box<Content>>,
-    pub confirming: bool,
+    pub mode: Mode,
     /// A queue is full and makes the channel's publishes wait: they are held, and what comes behind them,
     /// except for acks and the channel's close.
     pub publishing_held: bool,
@@ -148,7 +161,7 @@ impl Channel {
             held: Vec::new(),
             last_queue: String::new(),
             content: None,
-            confirming: false,
+            mode: Mode::Plain,
             publishing_held: false,
         }
     }

@@ -1,6 +1,6 @@
 //! What the shard says, written into the connection's output as AMQP.
 
-use amq_protocol::protocol::{AMQPClass, basic, channel, connection, exchange, queue};
+use amq_protocol::protocol::{AMQPClass, basic, channel, connection, exchange, queue, tx};
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{Address, FrontEnd, Reply};
 use lepus_shards::{ConsumerId, DeliveryTag, Refusal};
@@ -249,6 +249,7 @@ impl Front {
             }
             (Asked::Get, Reply::Empty) => basic_ok(basic::AMQPMethod::GetEmpty(basic::GetEmpty {})),
             (Asked::Qos, Reply::PrefetchSet) => basic_ok(basic::AMQPMethod::QosOk(basic::QosOk {})),
+            (Asked::Commit, Reply::Committed) => AMQPClass::Tx(tx::AMQPMethod::CommitOk(tx::CommitOk {})),
             (Asked::QueueDeclare, Reply::QueueDeclared { name, messages, consumers }) => {
                 if let Some(channel) = self.channel(slot, to.channel) {
                     channel.last_queue = name.to_string();

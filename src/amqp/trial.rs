@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, WaitedProperties,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, TransactionLog,
+    WaitedProperties,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{
-    Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, Value,
+    Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, TxName, Value,
 };
 
 pub use self::codec::check_codec;
@@ -63,6 +64,24 @@ impl Backplane for Alone {
     }
     fn persist(&mut self, version: u64, _writes: Vec<StoreWrite>) {
         self.persisted = Some(version);
+    }
+}
+
+impl TransactionLog for Alone {
+    fn append_group(&mut self, _group: &LogGroup<'_>) -> Option<LoggedGroup> {
+        None
+    }
+    fn prepare(&mut self, _name: TxName, _group: &LogGroup<'_>) -> Option<LoggedGroup> {
+        unreachable!("there is one shard")
+    }
+    fn decide(&mut self, _name: TxName, _sync: bool) -> LogSequence {
+        unreachable!("nothing is prepared")
+    }
+    fn resolve(&mut self, _name: TxName, _committed: bool) {
+        unreachable!("nothing is prepared")
+    }
+    fn forget_decision(&mut self, _name: TxName) {
+        unreachable!("nothing is decided")
     }
 }
 

@@ -41,6 +41,10 @@ pub const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// See [`ACCEPT_PAUSE_MIN`].
 pub const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
+const _: () = assert!(
+    lepus_shards::limits::TRANSACTION_BYTES_MAX <= lepus_storage::limits::GROUP_BYTES_MAX as u64,
+    "a log takes any transaction"
+);
 const _: () = assert!(LINGER_MS < DRAIN_MS, "a lingering client does not use the drain up");
 const _: () = assert!(TICK_BUSY.as_millis() < TICK_IDLE.as_millis());
 

@@ -12,18 +12,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lepus_shards::message::MessageView;
 use lepus_shards::queue::record_head;
-use lepus_shards::shard::{Loaded, LogSequence, Logged, Restored};
-use lepus_shards::{DurableId, QueueId};
+use lepus_shards::shard::{Loaded, LogGroup, LogSequence, Logged, LoggedGroup, Restored, TransactionLog};
+use lepus_shards::{DurableId, QueueId, TxName};
 use lepus_storage::limits::{COMMIT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use lepus_storage::log::{
     self, DirectoryFiles, LiveMessage, LogFailed, LogOptions, NOBODY, Recovered, SegmentFiles as _, ShardLog,
-    UnackedIndex, UringDisk, UringOptions, find_content,
+    TxMessage, UnackedIndex, UringDisk, UringOptions, find_content,
 };
 use lepus_tuning::disk;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracing::{error, info, warn};
 
 use super::limits::{COMMIT_SPIN, FREE_SPACE_CHECK, WAITING_SETTLEMENTS_MAX};
+use super::own_settlements::OwnSettlements;
 
 /// What a shard's log begins with. Made on the main thread, used up on the shard's.
 #[derive(Debug)]
@@ -41,6 +42,7 @@ pub(super) struct LogSeed {
 pub(super) struct MessageLog {
     log: ShardLog<UringDisk>,
     index: UnackedIndex,
+    own_settlements: OwnSettlements,
     directory: PathBuf,
     /// Milliseconds since 1970, as of this turn.
     unix_ms: u64,
@@ -116,6 +118,7 @@ impl MessageLog {
         Ok(MessageLog {
             log,
             index,
+            own_settlements: OwnSettlements::default(),
             directory,
             unix_ms: now_ms,
             writing: None,
@@ -151,6 +154,12 @@ impl MessageLog {
 
     pub fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
         let queue = queue.map_or(NOBODY, |queue| queue.0);
+        if !self.own_settlements.takes((message, queue)) {
+            self.settle(message, queue);
+        }
+    }
+
+    fn settle(&mut self, message: LogSequence, queue: u64) {
         if self.log.settle(message, queue) {
             self.index.settled(message, queue);
         }
@@ -162,6 +171,18 @@ impl MessageLog {
             log::Loaded::Later => Loaded::Later,
             log::Loaded::Lost => Loaded::Lost,
         }
+    }
+
+    /// Transactions whose outcome is on disk here since this was last asked.
+    pub fn take_resolved(&mut self) -> Vec<TxName> {
+        self.log.take_resolved().map(|tx| TxName(tx.0)).collect()
+    }
+
+    /// Those that the log settles by itself. A message that is only out of memory is not kept for its queue:
+    /// there is nothing to be atomic about.
+    fn lasting(&self, settlements: &[(LogSequence, DurableId)]) -> Vec<(u64, u64)> {
+        let lasting = settlements.iter().filter(|(message, _)| !self.log.is_spilled(*message));
+        lasting.map(|(message, queue)| (*message, queue.0)).collect()
     }
 
     /// Queues that asked for something that is there now.
@@ -252,6 +273,62 @@ impl MessageLog {
         }
         self.short_of_space
     }
+}
+
+impl TransactionLog for MessageLog {
+    fn append_group(&mut self, group: &LogGroup<'_>) -> Option<LoggedGroup> {
+        let settlements = self.lasting(group.settlements);
+        self.own_settlements.made(&settlements);
+        let (names, sequence) = with_messages(group, self.unix_ms, |messages| {
+            self.log.append_group(group.sync, messages.iter().copied(), &settlements)
+        });
+        Some(LoggedGroup { names, sequence })
+    }
+
+    fn prepare(&mut self, name: TxName, group: &LogGroup<'_>) -> Option<LoggedGroup> {
+        let settlements = self.lasting(group.settlements);
+        let tx = log::TxName(name.0);
+        let (names, sequence) = with_messages(group, self.unix_ms, |messages| {
+            self.log.prepare(tx, group.sync, messages.iter().copied(), &settlements)
+        });
+        self.own_settlements.prepared(name, settlements);
+        Some(LoggedGroup { names, sequence })
+    }
+
+    fn decide(&mut self, name: TxName, sync: bool) -> LogSequence {
+        self.log.decide(log::TxName(name.0), sync)
+    }
+
+    fn resolve(&mut self, name: TxName, committed: bool) {
+        self.log.resolve(log::TxName(name.0), committed);
+        for (message, queue) in self.own_settlements.resolved(name, committed) {
+            self.settle(message, queue);
+        }
+    }
+
+    fn forget_decision(&mut self, name: TxName) {
+        self.log.forget_decision(log::TxName(name.0));
+    }
+}
+
+/// Gives the messages of a group as the log takes them.
+fn with_messages<R>(
+    group: &LogGroup<'_>,
+    published_ms: u64,
+    append: impl for<'m> FnOnce(&'m [TxMessage<'m>]) -> R,
+) -> R {
+    let heads: Vec<_> = group.messages.iter().map(|message| record_head(&message.message)).collect();
+    let parts = group.messages.iter().zip(&heads).map(|(message, head)| record(&message.message, head));
+    let parts: Vec<_> = parts.collect();
+    let queues = group.messages.iter().map(|message| message.queues.iter().map(|queue| queue.0).collect());
+    let queues: Vec<Vec<u64>> = queues.collect();
+    let messages = group
+        .messages
+        .iter()
+        .zip(&queues)
+        .zip(&parts)
+        .map(|((message, queues), parts)| TxMessage { published_ms, ttl_ms: message.ttl_ms, queues, parts });
+    append(&messages.collect::<Vec<_>>())
 }
 
 /// Records of a log that is being opened; the segment that was read last is kept.

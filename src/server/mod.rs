@@ -24,6 +24,7 @@ mod drain;
 pub mod limits;
 mod message_log;
 mod outboxes;
+mod own_settlements;
 pub mod protocol;
 mod recovery;
 mod store;

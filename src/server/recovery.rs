@@ -5,6 +5,10 @@
 //! move: they are appended to the logs of their queues' new owners, and when they are on disk there, the
 //! old logs are removed. A crash in between leaves both; the copies are recognised, since no two messages
 //! of a queue have the same time and content.
+//!
+//! Before anything else, transactions that were under way are ended: what a log has prepared is committed if
+//! any log has decided so. That is on stable storage before the decisions are given up, so that a crash in
+//! between changes nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,8 +18,8 @@ use lepus_shards::topology::Change;
 use lepus_shards::{DurableId, QueueId};
 use lepus_storage::log::{
     DirectoryFiles, IndexEntry, IndexError, LiveMessage, LogFailed, Recovered, RecoveryError,
-    SegmentFiles as _, ShardLog, UnackedIndex, UringDisk, UringOptions, find_content, list_segments, recover,
-    truncate_segment,
+    SegmentFiles as _, ShardLog, UnackedIndex, UringDisk, UringOptions, find_content, list_segments,
+    outcomes, recover, sync_segment, truncate_segment,
 };
 use rustc_hash::FxHashMap;
 use tracing::{error, info};
@@ -74,10 +78,14 @@ pub(super) fn recover_logs(
     queues: &FxHashMap<DurableId, QueueId>,
 ) -> Result<Vec<LogSeed>, LogError> {
     let mut logs = read_logs(data_dir, shards)?;
+    if end_transactions(epoch, settings, &logs)? {
+        logs = read_logs(data_dir, shards)?;
+    }
     if move_strays(data_dir, shards, epoch, settings, queues, &logs)? {
         logs = read_logs(data_dir, shards)?;
     }
     logs.truncate(shards);
+    logs.iter_mut().for_each(|log| log.recovered.forget_decisions());
     let seeds = logs.into_iter().map(|log| {
         let index = UnackedIndex::open(&log.directory, log.shard as u32)?;
         Ok(LogSeed {
@@ -136,6 +144,39 @@ fn read_log(shard: usize, directory: PathBuf) -> Result<ReadLog, LogError> {
     let mut recovered = recovered;
     recovered.segments.iter_mut().for_each(|segment| segment.bytes = segment.used_bytes);
     Ok(ReadLog { shard, directory, recovered })
+}
+
+/// Ends what was under way when the broker ended, in every log. True if any has changed.
+fn end_transactions(epoch: u32, settings: &LogSettings, logs: &[ReadLog]) -> Result<bool, LogError> {
+    let found: Vec<&Recovered> = logs.iter().map(|log| &log.recovered).collect();
+    let outcomes = outcomes(&found);
+    let decided = found.iter().any(|recovered| recovered.decisions().next().is_some());
+    if outcomes.iter().all(Vec::is_empty) && !decided {
+        return Ok(false);
+    }
+    // A process that was killed may have left what only the kernel has: nothing is concluded from that. A
+    // decision, and a resolution that lets it go, would be forgotten with the power.
+    for log in logs {
+        for found in log.recovered.segments.iter().filter(|found| !found.is_stable()) {
+            sync_segment(&log.directory, found.segment)
+                .map_err(|source| LogError::Io { path: log.directory.clone(), source })?;
+        }
+    }
+    for (log, outcomes) in logs.iter().zip(&outcomes).filter(|(_, outcomes)| !outcomes.is_empty()) {
+        let committed = outcomes.iter().filter(|(_, committed)| *committed).count();
+        let rolled_back = outcomes.len() - committed;
+        info!(shard = log.shard, committed, rolled_back, "transactions that were under way are ended");
+        with_log(
+            log,
+            epoch,
+            settings,
+            |_| false,
+            |running, _| {
+                outcomes.iter().for_each(|&(tx, committed)| running.resolve(tx, committed));
+            },
+        )?;
+    }
+    Ok(outcomes.iter().any(|outcomes| !outcomes.is_empty()))
 }
 
 /// A message of one log that belongs in another: what it is, its queues there, and how often each has
@@ -345,3 +386,7 @@ fn with_log(
         thread::yield_now();
     }
 }
+
+#[cfg(test)]
+#[path = "recovery_tests.rs"]
+mod tests;

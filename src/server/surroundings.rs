@@ -3,15 +3,17 @@
 
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    MessageProperty, PropertyFormat, Reply, Returns, WaitedProperties,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, TransactionLog, WaitedProperties,
 };
 use lepus_shards::topology::StoreWrite;
-use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId, Value};
+use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId, TxName, Value};
 
 use super::message_log::MessageLog;
 use super::outboxes::Outboxes;
 use super::store::Persistence;
+
+const PREPARED: &str = "a log has prepared the transaction";
 
 /// What a shard sees of the world.
 pub struct Surroundings<P> {
@@ -84,6 +86,28 @@ impl<P> Backplane for Surroundings<P> {
             .as_mut()
             .expect("only the shard that writes topology persists")
             .persist(version, writes);
+    }
+}
+
+impl<P> TransactionLog for Surroundings<P> {
+    fn append_group(&mut self, group: &LogGroup<'_>) -> Option<LoggedGroup> {
+        self.log.as_mut()?.append_group(group)
+    }
+
+    fn prepare(&mut self, name: TxName, group: &LogGroup<'_>) -> Option<LoggedGroup> {
+        self.log.as_mut()?.prepare(name, group)
+    }
+
+    fn decide(&mut self, name: TxName, sync: bool) -> LogSequence {
+        self.log.as_mut().expect(PREPARED).decide(name, sync)
+    }
+
+    fn resolve(&mut self, name: TxName, committed: bool) {
+        self.log.as_mut().expect(PREPARED).resolve(name, committed);
+    }
+
+    fn forget_decision(&mut self, name: TxName) {
+        self.log.as_mut().expect(PREPARED).forget_decision(name);
     }
 }
 

@@ -351,8 +351,9 @@ impl<P: Protocol> Worker<P> {
             self.shard.committed(&mut self.around, frontier);
         }
         if let Some(log) = &mut self.around.log {
-            let arrived = log.take_arrived();
+            let (arrived, resolved) = (log.take_arrived(), log.take_resolved());
             self.shard.arrived(&mut self.around, arrived);
+            self.shard.resolved(&mut self.around, resolved);
         }
     }
 

@@ -14,6 +14,11 @@ pub const TOPOLOGY_CACHE_BYTES: usize = 16 * 1024 * 1024;
 /// A commit of a shard's log is closed when it has this many bytes.
 pub const COMMIT_BYTES_MAX: usize = 1024 * 1024;
 
+/// Most bytes of a group of records that must be in one commit: [`crate::log::ShardLog::append_group`] and
+/// [`crate::log::ShardLog::prepare`] ask their callers to keep to it, but for a single message. A message of the
+/// group that comes back from the disk costs a read of all of it.
+pub const GROUP_BYTES_MAX: usize = 256 * 1024 * 1024;
+
 /// How long settlements wait for a commit to ride on, in milliseconds.
 pub const SETTLE_DELAY_MS: u64 = 100;
 

@@ -27,3 +27,4 @@ mod queues;
 mod replies;
 mod supervisor;
 mod timings;
+mod transactions;

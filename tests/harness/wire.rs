@@ -372,6 +372,8 @@ impl Wire {
                 true
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => false,
+            // A read with a timeout is not taken up again by the system when the process was stopped and goes on.
+            Err(error) if error.kind() == ErrorKind::Interrupted => true,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 panic!("the broker sent nothing for {PATIENCE:?}; kept: {:?}", self.kept)
             }

@@ -69,7 +69,7 @@ impl Unacked {
 
     /// Takes out all up to and including `tag`, in order of tags; with tag 0, all there are. False,
     /// and nothing taken, if the tag is not unacked (with tag 0 there is no such thing).
-    pub fn take_up_to(&mut self, tag: DeliveryTag, mut taken: impl FnMut(Held)) -> bool {
+    pub fn take_up_to(&mut self, tag: DeliveryTag, mut taken: impl FnMut(DeliveryTag, Held)) -> bool {
         if tag.0 != 0 && self.find(tag.0).is_none_or(|index| self.slots[index].held.is_none()) {
             return false;
         }
@@ -78,13 +78,27 @@ impl Unacked {
                 break;
             }
             match slot.held {
-                Some(held) => taken(held),
+                Some(held) => taken(DeliveryTag(slot.tag), held),
                 None => self.holes -= 1,
             }
             self.slots.pop_front();
         }
         self.tidy();
         true
+    }
+
+    /// Puts back what was taken out, in the order of its tags, each under its own.
+    pub fn put_back(&mut self, back: impl IntoIterator<Item = (DeliveryTag, Held)>) {
+        let mut back = back.into_iter().map(|(tag, held)| Slot { tag: tag.0, held: Some(held) }).peekable();
+        let mut slots = VecDeque::with_capacity(self.len() + back.size_hint().0);
+        for slot in self.slots.drain(..).filter(|slot| slot.held.is_some()) {
+            while let Some(earlier) = back.next_if(|earlier| earlier.tag < slot.tag) {
+                slots.push_back(earlier);
+            }
+            slots.push_back(slot);
+        }
+        slots.extend(back);
+        (self.slots, self.holes) = (slots, 0);
     }
 
     /// The tag that was given last.
@@ -147,8 +161,8 @@ mod tests {
         assert_eq!(unacked.take(DeliveryTag(4)), None, "not delivered yet");
         assert_eq!(unacked.take(DeliveryTag(3)), Some(held(1)));
         assert_eq!(unacked.take(DeliveryTag(3)), None, "settled before");
-        assert!(unacked.take_up_to(DeliveryTag(0), |_| {}));
-        assert!(unacked.take_up_to(DeliveryTag(0), |_| {}), "all of nothing is fine");
+        assert!(unacked.take_up_to(DeliveryTag(0), |_, _| {}));
+        assert!(unacked.take_up_to(DeliveryTag(0), |_, _| {}), "all of nothing is fine");
     }
 
     #[test]
@@ -165,22 +179,34 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_map(steps in prop::collection::vec((0u8..4, any::<u64>()), 0..500)) {
+        fn behaves_like_a_map(steps in prop::collection::vec((0u8..6, any::<u64>()), 0..500)) {
             let mut unacked = Unacked::default();
             let mut map = std::collections::BTreeMap::new();
-            let mut next = 0;
+            let (mut next, mut out) = (0, std::collections::BTreeMap::new());
             for (step, n) in steps {
                 match step {
                     0 | 1 => { next += 1; prop_assert_eq!(unacked.push(held(next)).0, next); map.insert(next, held(next)); }
-                    2 => { let tag = n % (next + 2); prop_assert_eq!(unacked.take(DeliveryTag(tag)), map.remove(&tag)); }
+                    2 => {
+                        // Taken out for a while.
+                        let tag = n % (next + 2);
+                        let held = unacked.take(DeliveryTag(tag));
+                        prop_assert_eq!(held, map.remove(&tag));
+                        out.extend(held.map(|held| (tag, held)));
+                    }
+                    3 => {
+                        let back = std::mem::take(&mut out);
+                        unacked.put_back(back.iter().map(|(tag, held)| (DeliveryTag(*tag), *held)));
+                        map.extend(back);
+                    }
+                    4 => { let tag = n % (next + 2); prop_assert_eq!(unacked.take(DeliveryTag(tag)), map.remove(&tag)); }
                     _ => {
                         let tag = n % (next + 2);
                         let mut got = Vec::new();
-                        let known = unacked.take_up_to(DeliveryTag(tag), |held| got.push(held));
+                        let known = unacked.take_up_to(DeliveryTag(tag), |tag, held| got.push((tag.0, held)));
                         prop_assert_eq!(known, tag == 0 || map.contains_key(&tag));
                         if known {
                             let rest = if tag == 0 { Default::default() } else { map.split_off(&(tag + 1)) };
-                            prop_assert_eq!(got, std::mem::replace(&mut map, rest).into_values().collect::<Vec<_>>());
+                            prop_assert_eq!(got, std::mem::replace(&mut map, rest).into_iter().collect::<Vec<_>>());
                         }
                     }
                 }

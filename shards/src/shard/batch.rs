@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::commit::TxMessage;
 use super::direct_reply::{DirectReply, ReplyStatus};
 use super::front_end::{NewConsumer, Reply, Verdict};
 use super::history::Remembered;
@@ -126,6 +127,8 @@ pub(crate) enum PeerMessage {
         connection: ConnectionId,
     },
     Topology(Box<Ask>),
+    /// A part of a transaction; everything else about transactions is on the Reply lane.
+    Transaction(TxMessage),
     DropQueue {
         queue: QueueId,
         if_unused: bool,

@@ -7,6 +7,8 @@
 //! not at all if the channel, or its consumer, is gone, or leaves too much unread. Then, if it was
 //! mandatory and had nowhere else to go, it is returned, before its confirm.
 
+use smallvec::SmallVec;
+
 use super::batch::{PeerMessage, Publisher, RecordRef};
 use super::effects::Effects;
 use super::front_end::{NewConsumer, Published, Reply, Request};
@@ -18,6 +20,9 @@ use crate::mesh::Lane;
 use crate::message::MessageView;
 use crate::topology::{DestinationKind, Operation, REPLY_QUEUE, ReplyAddress, is_reply_name};
 use crate::{ChannelId, ConsumerId, QueueId, Refusal, RefusalKind, VhostId};
+
+/// Addresses that a message goes to.
+pub(super) type Replies = SmallVec<[ReplyAddress; 1]>;
 
 /// A channel's consumer of direct replies.
 pub(super) struct ReplyConsumer {
@@ -53,6 +58,15 @@ impl Shard {
         self.home.open_channel_mut(id).reply_consumer.as_deref().map(|consumer| &*consumer.name)
     }
 
+    /// The addresses that a message's route has met, each once.
+    pub(super) fn take_replies(&mut self) -> Replies {
+        let mut replies = std::mem::take(&mut self.route.replies);
+        replies.retain(|to| to.shard.index() < self.shards);
+        replies.sort_unstable_by_key(|to| (to.shard, to.channel));
+        replies.dedup();
+        replies
+    }
+
     /// Sends a message to its queues, and to the channels whose addresses its route has met.
     pub(super) fn send_replies<E: Effects>(
         &mut self,
@@ -61,10 +75,7 @@ impl Shard {
         publish: &Publish<'_>,
         targets: &[QueueId],
     ) -> Published {
-        let mut replies = std::mem::take(&mut self.route.replies);
-        replies.retain(|to| to.shard.index() < self.shards);
-        replies.sort_unstable_by_key(|to| (to.shard, to.channel));
-        replies.dedup();
+        let replies = self.take_replies();
         let elsewhere = replies.iter().filter(|to| to.shard != self.id).count();
         let owners = targets.chunk_by(|a, b| a.owner() == b.owner()).count();
         let from = self.publisher(id, || owners + elsewhere);
@@ -72,22 +83,37 @@ impl Shard {
         self.dispatch(fx, record, targets, publish.durability, publish.ttl_ms, Some(&from));
         let vhost = self.home.open_channel_mut(id).vhost;
         let return_it = publish.mandatory && targets.is_empty() && replies.len() == 1;
-        let mut routed = targets.len();
+        let handed_out = self.hand_out_replies(fx, vhost, from, record, replies, return_it);
+        match targets.len() + handed_out {
+            0 => Published::Unroutable,
+            count => Published::Routed(count as u32),
+        }
+    }
+
+    /// Sends a message to the channels that wait for it under these addresses. Gives how many may have it: of
+    /// another shard's that is not known yet.
+    pub(super) fn hand_out_replies<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        vhost: VhostId,
+        from: Publisher,
+        record: RecordRef<'_>,
+        replies: Replies,
+        return_it: bool,
+    ) -> usize {
+        let mut handed_out = 0;
         for to in replies {
             if to.shard == self.id {
-                routed += usize::from(self.deliver_reply(fx, to, vhost, publish.message));
+                handed_out += usize::from(self.deliver_reply(fx, to, vhost, record.view()));
             } else {
-                routed += 1;
+                handed_out += 1;
                 let batch = fx.outgoing(to.shard, Lane::Forward);
-                let payload = batch.add_record(RecordRef::View(publish.message));
+                let payload = batch.add_record(record);
                 let reply = Box::new(DirectReply { to, vhost, from, return_it });
                 batch.push(PeerMessage::DirectReply { payload, reply });
             }
         }
-        match routed {
-            0 => Published::Unroutable,
-            count => Published::Routed(count as u32),
-        }
+        handed_out
     }
 
     /// A direct reply from another shard.

@@ -2,6 +2,7 @@
 
 use super::batch::Batch;
 use super::front_end::FrontEnd;
+use super::transaction_log::TransactionLog;
 use crate::mesh::Lane;
 use crate::message::MessageView;
 use crate::topology::StoreWrite;
@@ -69,6 +70,6 @@ pub trait Backplane {
 }
 
 /// All effects of a shard.
-pub trait Effects: FrontEnd + Backplane {}
+pub trait Effects: FrontEnd + Backplane + TransactionLog {}
 
-impl<T: FrontEnd + Backplane> Effects for T {}
+impl<T: FrontEnd + Backplane + TransactionLog> Effects for T {}

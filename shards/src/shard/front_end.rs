@@ -45,15 +45,15 @@ pub trait FrontEnd: PropertyFormat {
     );
 
     /// The answer to any other request; every request gets exactly one, and so do
-    /// [`super::Shard::close_channel`] and [`super::Shard::set_prefetch`].
+    /// [`super::Shard::close_channel`], [`super::Shard::set_prefetch`] and [`super::Shard::commit`].
     fn reply(&mut self, to: Address, reply: Reply);
 
     /// Publishes `first..=last` of the channel (counted from 1) are confirmed, or refused. Calls for
     /// one channel come in order and without gaps.
     fn confirm(&mut self, to: Address, first: u64, last: u64, accepted: bool);
 
-    /// A mandatory message that [`super::Shard::publish`] took as routed has found nobody after all. Comes
-    /// before its confirm.
+    /// A mandatory message that [`super::Shard::publish`] took as routed, or kept for the commit, has found
+    /// nobody. Comes before its confirm, or the commit's answer.
     fn returned(&mut self, to: Address, message: MessageView<'_>);
 
     /// The consumer's queue is gone; nothing more comes for it.
@@ -155,6 +155,9 @@ pub enum Published {
     /// No queue takes it. A mandatory one must be returned *before* the confirm: the shard has not
     /// emitted it yet and does so at the end of the turn.
     Unroutable,
+    /// The channel has transactions: it goes out with the commit, and what is to be returned comes back
+    /// then.
+    Kept,
 }
 
 /// What a client says of deliveries.
@@ -224,6 +227,8 @@ pub enum Reply {
     ChannelClosed,
     /// [`super::Shard::set_prefetch`] holds everywhere.
     PrefetchSet,
+    /// [`super::Shard::commit`]: all of it counts.
+    Committed,
 }
 
 /// What the shard must know of a connection.

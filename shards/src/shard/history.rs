@@ -144,20 +144,31 @@ fn keeper(exchange: ExchangeIndex, shards: usize) -> ShardId {
 }
 
 impl Shard {
-    /// Sends a message to the histories of the exchanges that its route has met.
-    pub(super) fn remember<E: Effects>(&mut self, fx: &mut E, publish: &Publish<'_>) {
-        if publish.headers.headers().get(NO_STORE) == Some(&Value::Bool(true)) {
-            return;
+    /// What the histories of the exchanges are to remember that a message's route has met.
+    pub(super) fn take_remembered(&mut self, publish: &Publish<'_>) -> Vec<Remembered> {
+        let histories = std::mem::take(&mut self.route.histories);
+        if histories.is_empty() || publish.headers.headers().get(NO_STORE) == Some(&Value::Bool(true)) {
+            return Vec::new();
         }
-        for exchange in std::mem::take(&mut self.route.histories) {
-            let remembered = Remembered {
-                exchange,
-                version: self.topology.version(),
-                durability: publish.durability,
-                ttl_ms: publish.ttl_ms,
-                further_keys: publish.further_keys.iter().map(|key| Box::from(*key)).collect(),
-            };
-            let (record, keeper) = (RecordRef::View(publish.message), keeper(exchange, self.shards));
+        let remembered = histories.into_iter().map(|exchange| Remembered {
+            exchange,
+            version: self.topology.version(),
+            durability: publish.durability,
+            ttl_ms: publish.ttl_ms,
+            further_keys: publish.further_keys.iter().map(|key| Box::from(*key)).collect(),
+        });
+        remembered.collect()
+    }
+
+    /// Sends a message to the histories that are to remember it.
+    pub(super) fn send_to_keepers<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        remembered: Vec<Remembered>,
+        record: RecordRef<'_>,
+    ) {
+        for remembered in remembered {
+            let keeper = keeper(remembered.exchange, self.shards);
             if keeper == self.id {
                 self.keep_in_history(fx, &remembered, record);
             } else {

@@ -14,6 +14,7 @@ use super::direct_reply::ReplyConsumer;
 use super::effects::Effects;
 use super::front_end::{Address, NewConnection, Reply};
 use super::owner::delivery_cost;
+use super::transactions::Transaction;
 use crate::ledger::{Held, Position, Unacked};
 use crate::message::MessageView;
 use crate::queue::record_size;
@@ -89,6 +90,8 @@ pub(super) struct Channel {
     pub in_use: u32,
     pub wants: VecDeque<Want>,
     pub confirms: Option<Box<Confirms>>,
+    /// What it has done since its last commit, if it has transactions.
+    pub transaction: Option<Box<Transaction>>,
     /// Queues in front of which messages of the channel wait.
     pub holds: u32,
     pub consumers: SmallVec<[ConsumerId; 1]>,
@@ -200,6 +203,7 @@ impl Home {
             in_use: 0,
             wants: VecDeque::new(),
             confirms: None,
+            transaction: None,
             holds: 0,
             consumers: SmallVec::new(),
             reply_consumer: None,

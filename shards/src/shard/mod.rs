@@ -8,6 +8,7 @@
 
 mod ages;
 mod batch;
+mod commit;
 mod confirms;
 mod control;
 mod dead_letters;
@@ -22,6 +23,8 @@ mod properties;
 mod publish;
 mod receive;
 mod requests;
+mod transaction_log;
+mod transactions;
 
 use std::sync::Arc;
 
@@ -41,8 +44,10 @@ use self::owner::Owner;
 pub use self::owner::WaitTimes;
 pub(crate) use self::owner::WaitingRoom;
 pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns, WaitedProperties};
+pub use self::transaction_log::{GroupMessage, LogGroup, LoggedGroup, TransactionLog};
+use self::transactions::Transactions;
 use crate::ledger::Held;
-use crate::limits::HISTORY_MEMORY_SHARE;
+use crate::limits::{HISTORY_MEMORY_SHARE, TRANSACTION_MEMORY_SHARE};
 pub use crate::mesh::Lane;
 use crate::topology::{Change, RouteScratch, Topology, Writer};
 use crate::{
@@ -84,6 +89,7 @@ pub struct Shard {
     topology: Topology,
     control: Option<Control>,
     histories: Histories,
+    transactions: Transactions,
     /// Reused from publish to publish.
     route: RouteScratch,
     targets: Vec<QueueId>,
@@ -110,6 +116,10 @@ impl Shard {
             topology: Topology::new(),
             control: writer.map(|writer| Control::new(writer, config.shards)),
             histories: Histories::new(config.memory_budget_bytes / HISTORY_MEMORY_SHARE),
+            transactions: Transactions::new(
+                config.epoch,
+                config.memory_budget_bytes / TRANSACTION_MEMORY_SHARE,
+            ),
             // Different on every shard and in every run, and the same where a run is repeated.
             route: RouteScratch::with_seed(u64::from(config.epoch) << 16 | u64::from(config.id.0)),
             targets: Vec::new(),
@@ -159,7 +169,12 @@ impl Shard {
 
     /// What the shard holds.
     pub fn counts(&self) -> ShardCounts {
-        ShardCounts { memory_bytes: self.owner.memory_bytes() + self.histories.bytes() }
+        ShardCounts { memory_bytes: self.owner.memory_bytes() + self.uncounted_bytes() }
+    }
+
+    /// Bytes that the owner does not know of.
+    fn uncounted_bytes(&self) -> u64 {
+        self.histories.bytes() + self.transactions.bytes()
     }
 
     /// Some shard is past its memory budget: nothing may be published until it is not.
@@ -199,7 +214,8 @@ impl Shard {
         self.home.new_consumer_id()
     }
 
-    /// Ends unacked deliveries of a channel: one, or with `multiple` all up to the tag (0: all).
+    /// Ends unacked deliveries of a channel: one, or with `multiple` all up to the tag (0: all). On a channel with
+    /// transactions they end when that is committed.
     ///
     /// # Errors
     /// When the tag is not that of an unacked delivery; nothing has happened then.
@@ -213,8 +229,10 @@ impl Shard {
     ) -> Result<(), Refusal> {
         let mut held = std::mem::take(&mut self.held);
         let channel = self.home.open_channel_mut(id);
-        let known = if multiple {
-            channel.unacked.take_up_to(tag, |one| held.push(one))
+        let known = if channel.transaction.is_some() {
+            self.keep_settlements(id, tag, multiple, verdict)
+        } else if multiple {
+            channel.unacked.take_up_to(tag, |_, one| held.push(one))
         } else {
             channel.unacked.take(tag).map(|one| held.push(one)).is_some()
         };
@@ -233,7 +251,7 @@ impl Shard {
     /// Puts everything that the channel holds back into its queues.
     pub fn recover<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
         let mut held = std::mem::take(&mut self.held);
-        self.home.open_channel_mut(id).unacked.take_up_to(DeliveryTag(0), |one| held.push(one));
+        self.home.open_channel_mut(id).unacked.take_up_to(DeliveryTag(0), |_, one| held.push(one));
         self.settle_held(fx, id, &held, Verdict::Requeue);
         held.clear();
         self.held = held;
@@ -321,6 +339,7 @@ impl Shard {
     }
 
     fn begin_close<E: Effects>(&mut self, fx: &mut E, id: ChannelId, answer: bool) {
+        self.abandon_transaction(id);
         let Some(channel) = self.home.channel_mut(id) else { return };
         if let ChannelState::Closing { answer: answers, .. } = &mut channel.state {
             // The connection goes while its channel is closing: nobody is there for the answer.
@@ -372,7 +391,7 @@ impl Shard {
         let ask_again = *answer && !*returned;
         if !std::mem::replace(returned, true) {
             let mut held = std::mem::take(&mut self.held);
-            channel.unacked.take_up_to(DeliveryTag(0), |one| held.push(one));
+            channel.unacked.take_up_to(DeliveryTag(0), |_, one| held.push(one));
             self.settle_held(fx, id, &held, Verdict::Fail);
             let nothing = held.is_empty();
             held.clear();
@@ -423,8 +442,7 @@ impl Shard {
     /// What the log has: bytes that wait to be written count as memory; while it is `behind`, no long queue's
     /// remains are carried off; and while the disk has no space, nothing may be published.
     pub fn note_log(&mut self, backlog_bytes: u64, behind: bool, short_of_space: bool) {
-        // Histories are memory that the owner does not count.
-        self.owner.note_log(backlog_bytes + self.histories.bytes(), behind, short_of_space);
+        self.owner.note_log(backlog_bytes + self.uncounted_bytes(), behind, short_of_space);
         if let Some(control) = &mut self.control {
             control.note_space(short_of_space);
         }
@@ -519,6 +537,7 @@ impl Shard {
         for channel in self.home.channels() {
             assert!(channel.unacked.counted() <= channel.in_use, "what a channel holds is in its use");
         }
+        self.assert_transactions();
         assert!(self.home.loopback.is_empty(), "a step ends with its loop empty");
     }
 

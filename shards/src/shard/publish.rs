@@ -16,8 +16,8 @@ impl Shard {
     /// Routes a message and sends it to the owners of its queues.
     ///
     /// # Errors
-    /// When the exchange does not exist or is internal; nothing has happened then, and no confirm
-    /// number is used.
+    /// When the exchange does not exist or is internal, or a transaction is too large; nothing has happened
+    /// then, and no confirm number is used.
     pub fn publish<E: Effects>(
         &mut self,
         fx: &mut E,
@@ -26,8 +26,8 @@ impl Shard {
     ) -> Result<Published, Refusal> {
         let mut targets = std::mem::take(&mut self.targets);
         let routed = self.find_targets(id, publish, &mut targets);
-        let routed = routed.map(|beside| match beside {
-            false => self.send_to_owners(fx, id, publish, &targets),
+        let routed = routed.and_then(|beside| match beside {
+            false => Ok(self.send_to_owners(fx, id, publish, &targets)),
             true => self.send_beside_owners(fx, id, publish, &targets),
         });
         self.targets = targets;
@@ -35,8 +35,8 @@ impl Shard {
         routed
     }
 
-    /// Leaves the queues of a message in `targets`, those of one owner side by side. True if others than
-    /// queues get it, too: see [`Self::send_beside_owners`].
+    /// Leaves the queues of a message in `targets`, those of one owner side by side. True if it does not simply
+    /// go there: see [`Self::send_beside_owners`].
     fn find_targets(
         &mut self,
         id: ChannelId,
@@ -60,7 +60,8 @@ impl Shard {
         let data = RoutingData { routing_key: key, further_keys, headers };
         let cacheable = self.topology.route(vhost, exchange, &data, &mut self.route)?;
         targets.extend_from_slice(&self.route.queues);
-        if cacheable.0 {
+        let kept = channel.transaction.is_some();
+        if cacheable.0 && !kept {
             let route = &mut channel.route;
             route.version = version;
             route.exchange.clear();
@@ -71,11 +72,11 @@ impl Shard {
             route.queues.extend_from_slice(targets);
         }
         let route = &self.route;
-        Ok(!route.histories.is_empty() || !route.replies.is_empty() || !route.delayed.is_empty())
+        Ok(kept || !route.histories.is_empty() || !route.replies.is_empty() || !route.delayed.is_empty())
     }
 
     /// Sends a message to its queues and to what is beside them: the histories of exchanges, channels that
-    /// wait for a direct reply, and where it waits before it goes on.
+    /// wait for a direct reply, and where it waits before it goes on. That of a transaction is kept.
     #[cold]
     fn send_beside_owners<E: Effects>(
         &mut self,
@@ -83,14 +84,18 @@ impl Shard {
         id: ChannelId,
         publish: &Publish<'_>,
         targets: &[QueueId],
-    ) -> Published {
-        self.remember(fx, publish);
+    ) -> Result<Published, Refusal> {
+        if self.home.open_channel_mut(id).transaction.is_some() {
+            return self.keep_publish(id, publish, targets);
+        }
+        let remembered = self.take_remembered(publish);
+        self.send_to_keepers(fx, remembered, RecordRef::View(publish.message));
         // Replies come from the default exchange, which no delayed one is bound to.
-        match (self.route.replies.is_empty(), self.route.delayed.is_empty()) {
+        Ok(match (self.route.replies.is_empty(), self.route.delayed.is_empty()) {
             (false, _) => self.send_replies(fx, id, publish, targets),
             (true, false) => self.send_delayed(fx, id, publish, targets),
             (true, true) => self.send_to_owners(fx, id, publish, targets),
-        }
+        })
     }
 
     /// Sends a message to its queues, and to the delayed exchanges on its way.

@@ -113,6 +113,7 @@ impl Shard {
                     self.give_grants(fx, channel);
                 }
             }
+            PeerMessage::Transaction(message) => self.take_transaction(fx, from, message),
             PeerMessage::Pressure { pressed } => self.pressure(fx, from, pressed),
             PeerMessage::Topology(_)
             | PeerMessage::Apply { .. }

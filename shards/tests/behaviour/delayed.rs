@@ -86,6 +86,26 @@ fn a_message_goes_on_when_its_time_has_come_whatever_waits_before_it() {
 }
 
 #[test]
+fn a_transaction_s_message_waits_from_the_commit_on() {
+    let (mut bench, [client, other]) = prepared("direct");
+    bench.world.at(client.shard).0.select_transactions(client.channel);
+    for (body, delay_ms) in [("later", 100), ("sooner", 10)] {
+        assert_eq!(send(&mut bench, client, "x", "k", body, Value::I32(delay_ms)), Published::Kept);
+    }
+    bench.pass(1_000);
+    assert_eq!(bench.look(other, "amq.delayed.x"), Some((0, 0)), "it is not committed");
+    let (kernel, around) = bench.world.at(client.shard);
+    kernel.commit(around, client.channel);
+    bench.settle_down();
+    assert_eq!(bench.replies(client), [Reply::Committed]);
+    assert_eq!(bench.look(other, "amq.delayed.x"), Some((2, 0)));
+    bench.pass(99);
+    assert_eq!(bench.bodies(other, "q"), ["sooner"]);
+    bench.pass(1);
+    assert_eq!(bench.bodies(other, "q"), ["later"]);
+}
+
+#[test]
 fn it_is_routed_as_the_type_says_and_by_the_bindings_of_then() {
     let (mut bench, clients) = prepared("topic");
     send(&mut bench, clients[0], "x", "a.b", "late", Value::I64(100));

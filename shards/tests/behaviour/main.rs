@@ -22,4 +22,5 @@ mod policies;
 mod priorities;
 mod replies;
 mod timeouts;
+mod transactions;
 mod waiting;

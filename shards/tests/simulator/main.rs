@@ -9,8 +9,11 @@ mod clients;
 mod dead_letters;
 mod delayed;
 mod policies;
+mod transactions;
 #[allow(dead_code, reason = "the behaviour tests use the rest of it")]
 mod world;
+
+use std::collections::BTreeSet;
 
 use clients::Clients;
 use world::World;
@@ -126,6 +129,28 @@ fn every_delayed_message_goes_on_once_and_not_before_its_time() {
         drop(guard);
     }
     assert!(messages > count * 10, "{messages} messages");
+}
+
+#[test]
+fn a_transaction_is_seen_and_logged_as_a_whole_or_not_at_all() {
+    let seeds = match number("LEPUS_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("LEPUS_SIM_SEEDS").unwrap_or(200),
+    };
+    let count = seeds.end - seeds.start;
+    let (mut commits, mut crashed_at) = (0, BTreeSet::new());
+    for seed in seeds {
+        let guard = Seed(seed);
+        let budget = if seed.is_multiple_of(3) { 60_000 } else { u64::MAX };
+        let mut world = World::new(seed, 1 + (seed % 4) as usize, budget);
+        let outcomes = transactions::run(&mut world);
+        commits += outcomes.commits;
+        crashed_at.extend(outcomes.crashed_at);
+        drop(guard);
+    }
+    println!("{commits} commits; what a crash leaves was seen when {crashed_at:?}");
+    assert!(commits > count * 10, "{commits} commits");
+    assert!(crashed_at.len() == 6 || count < 20, "every step was met: {crashed_at:?}");
 }
 
 #[test]

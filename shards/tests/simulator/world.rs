@@ -1,19 +1,25 @@
 //! Shards, the links between them, their logs and the topology store, all under the hand of one
 //! seeded generator: it decides which batch arrives next, when a write completes, when a turn ends.
 
-use std::collections::{BTreeMap, VecDeque};
+#[path = "journal.rs"]
+pub mod journal;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use lepus_shards::message::MessageView;
 use lepus_shards::queue::encode_record;
 use lepus_shards::shard::{
-    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, WaitedProperties,
+    Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, TransactionLog,
+    WaitedProperties,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{
-    Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, Value,
+    Arguments, ConsumerId, DeliveryTag, Durability, DurableId, QueueId, Refusal, ShardId, TxName, Value,
 };
+
+use self::journal::{Group, Journal, Progress, Recovered};
 
 /// Of queues that have no other.
 pub const CONSUMER_TIMEOUT_MS: u64 = 30 * 60 * 1000;
@@ -75,6 +81,16 @@ pub struct Surroundings {
     pub logged: BTreeMap<LogSequence, (Vec<DurableId>, Vec<u8>)>,
     /// What was asked of the log, in order.
     pub log_story: Vec<String>,
+    /// What a crash would leave a beginning of.
+    journal: Journal,
+    /// Groups whose outcome is not known.
+    prepared: BTreeMap<TxName, Group>,
+    /// Settlements that the log has made, or will make, by itself; true for those that it was told of before
+    /// it could.
+    own_settlements: BTreeMap<(LogSequence, DurableId), bool>,
+    /// Outcomes that are not on disk.
+    resolving: VecDeque<(LogSequence, TxName)>,
+    pub decisions: BTreeSet<TxName>,
     /// Queues that wait for something to be read.
     reading: VecDeque<QueueId>,
     /// What has been read; it is given once.
@@ -88,6 +104,8 @@ pub struct Surroundings {
     /// One message in so many is not given back.
     pub loses_every: Option<LogSequence>,
     persisting: VecDeque<u64>,
+    /// Of messages in prepared groups.
+    records: BTreeMap<LogSequence, Vec<u8>>,
 }
 
 fn lane_index(lane: Lane) -> usize {
@@ -196,6 +214,7 @@ impl Backplane for Surroundings {
     ) -> Logged {
         assert!(!queues.is_empty(), "what is appended is in some queue");
         let sequence = self.enter(message, queues.to_vec());
+        self.journal.append(sequence, queues, message.body);
         self.log_story.push(format!("append {sequence}"));
         Logged { sequence, in_log: true }
     }
@@ -208,14 +227,21 @@ impl Backplane for Surroundings {
     }
     fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
         self.log_story.push(format!("settle {message}"));
-        let (queues, _) = self.logged.get_mut(&message).expect("only what is in the log is settled");
-        if !queues.is_empty() {
-            let queue = queue.expect("what was not spilled is settled in a durable queue");
-            let at = queues.iter().position(|other| *other == queue).expect("a queue settles a message once");
-            queues.remove(at);
-        }
-        if queues.is_empty() {
-            self.logged.remove(&message);
+        let spilled = self.logged.get(&message).is_some_and(|(queues, _)| queues.is_empty());
+        let Some(queue) = queue.filter(|_| !spilled) else {
+            self.logged.remove(&message).expect("only what is in the log is settled");
+            return;
+        };
+        match self.own_settlements.get_mut(&(message, queue)) {
+            Some(told) if self.logged.get(&message).is_some_and(|(queues, _)| queues.contains(&queue)) => {
+                assert!(!std::mem::replace(told, true), "a queue settles a message once");
+            }
+            Some(_) => drop(self.own_settlements.remove(&(message, queue))),
+            None => {
+                self.appended += 1;
+                self.journal.settle(self.appended, message, queue);
+                self.end(message, queue);
+            }
         }
     }
     fn spill(&mut self, message: &MessageView<'_>) -> Option<LogSequence> {
@@ -250,7 +276,102 @@ impl Backplane for Surroundings {
     }
 }
 
+impl TransactionLog for Surroundings {
+    fn append_group(&mut self, group: &LogGroup<'_>) -> Option<LoggedGroup> {
+        let (names, group) = self.name_group(group);
+        self.appended += 1;
+        self.log_story.push(format!("group {names:?}"));
+        self.journal.group(self.appended, group.clone());
+        self.count_group(&group);
+        Some(LoggedGroup { names, sequence: self.appended })
+    }
+    fn prepare(&mut self, name: TxName, group: &LogGroup<'_>) -> Option<LoggedGroup> {
+        let (names, group) = self.name_group(group);
+        self.appended += 1;
+        self.log_story.push("prepare".into());
+        self.journal.prepare(self.appended, name, group.clone());
+        assert!(self.prepared.insert(name, group).is_none(), "a name is used once");
+        Some(LoggedGroup { names, sequence: self.appended })
+    }
+    fn decide(&mut self, name: TxName, sync: bool) -> LogSequence {
+        self.appended += 1;
+        assert!(sync, "all queues here ask for it");
+        self.log_story.push("decide".into());
+        self.journal.decide(self.appended, name);
+        assert!(self.decisions.insert(name), "decided once");
+        self.appended
+    }
+    fn resolve(&mut self, name: TxName, committed: bool) {
+        let group = self.prepared.remove(&name).expect("what was prepared is resolved once");
+        self.appended += 1;
+        self.log_story.push(format!("resolve {committed}"));
+        self.journal.resolve(self.appended, name, committed);
+        self.resolving.push_back((self.appended, name));
+        if committed {
+            return self.count_group(&group);
+        }
+        for (message, queue) in group.settlements {
+            if self.own_settlements.remove(&(message, queue)).expect("it was noted") {
+                self.settled(message, Some(queue));
+            }
+        }
+    }
+    fn forget_decision(&mut self, name: TxName) {
+        self.appended += 1;
+        self.log_story.push("forget".into());
+        self.journal.forget(self.appended, name);
+        assert!(self.decisions.remove(&name), "what was decided is forgotten once");
+    }
+}
+
 impl Surroundings {
+    fn name_group(&mut self, group: &LogGroup<'_>) -> (Vec<LogSequence>, Group) {
+        let names: Vec<LogSequence> =
+            (1..=group.messages.len() as u64).map(|count| self.appended + count).collect();
+        self.appended += names.len() as u64;
+        let logged = Group::new(group, &names);
+        for (message, name) in group.messages.iter().zip(&names) {
+            let mut record = Vec::new();
+            encode_record(&message.message, &mut record);
+            self.records.insert(*name, record);
+        }
+        for &settlement in &logged.settlements {
+            let (message, queue) = settlement;
+            assert!(self.logged[&message].0.contains(&queue), "what is settled is in the log");
+            assert!(self.own_settlements.insert(settlement, false).is_none(), "settled by one transaction");
+        }
+        (names, logged)
+    }
+
+    /// A group is in the log from now on.
+    fn count_group(&mut self, group: &Group) {
+        for (name, queues, _) in &group.messages {
+            let record = self.records.remove(name).expect("it was kept");
+            self.logged.insert(*name, (queues.clone(), record));
+        }
+        for &(message, queue) in &group.settlements {
+            self.end(message, queue);
+            if self.own_settlements[&(message, queue)] {
+                self.own_settlements.remove(&(message, queue));
+            }
+        }
+    }
+
+    fn end(&mut self, message: LogSequence, queue: DurableId) {
+        let (queues, _) = self.logged.get_mut(&message).expect("only what is in the log is settled");
+        let at = queues.iter().position(|other| *other == queue).expect("a queue settles a message once");
+        queues.remove(at);
+        if queues.is_empty() {
+            self.logged.remove(&message);
+        }
+    }
+
+    /// Nothing of a transaction is left over.
+    pub fn assert_no_transactions(&self) {
+        assert!(self.prepared.is_empty() && self.decisions.is_empty() && self.resolving.is_empty());
+        assert!(self.own_settlements.is_empty(), "queues have let go of what was settled");
+    }
+
     fn enter(&mut self, message: &MessageView<'_>, queues: Vec<DurableId>) -> LogSequence {
         self.appended += 1;
         let mut record = Vec::new();
@@ -308,6 +429,12 @@ impl World {
                 spills: true,
                 loses_every: None,
                 log_story: Vec::new(),
+                journal: Journal::default(),
+                prepared: BTreeMap::new(),
+                own_settlements: BTreeMap::new(),
+                resolving: VecDeque::new(),
+                decisions: BTreeSet::new(),
+                records: BTreeMap::new(),
                 persisting: VecDeque::new(),
             })
             .collect();
@@ -404,8 +531,27 @@ impl World {
         }
         around.committed = self.random.u64(around.committed + 1..=around.appended);
         let frontier = around.committed;
+        let mut resolved = Vec::new();
+        while let Some(&(_, name)) = around.resolving.front().filter(|(at, _)| *at <= frontier) {
+            resolved.push(name);
+            around.resolving.pop_front();
+        }
         self.shards[shard].committed(&mut self.around[shard], frontier);
+        self.shards[shard].resolved(&mut self.around[shard], resolved);
         true
+    }
+
+    /// What the logs would say if the process ended now: of each log at least what is committed is there. With
+    /// `at_least`, no more than that.
+    pub fn crash(&mut self, at_least: bool) -> (Recovered, BTreeMap<TxName, Progress>) {
+        let random = &mut self.random;
+        let journals = self.around.iter().map(|around| {
+            let cut =
+                if at_least { around.committed } else { random.u64(around.committed..=around.appended) };
+            (&around.journal, cut)
+        });
+        let journals: Vec<_> = journals.collect();
+        (journal::recover(&journals), journal::progress(&journals))
     }
 
     /// Something that a queue waits for has been read.

@@ -8,11 +8,14 @@ use std::io;
 use super::directory::{Located, Place, counted_bytes, short_builder, short_segment};
 use super::disk::{AlignedBuffer, Disk};
 use super::format::{
-    self, BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, RecordInPlace, SegmentHeader, Sequence, padded,
+    self, BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, RecordInPlace, RecordKind, SegmentHeader, Sequence,
+    TxStep, padded,
 };
 use super::shard_log::{LogFailed, LogOptions, Settlement, ShardLog};
 use super::space::{Next, Segment};
 use super::summary::SummarizedMessage;
+use super::transactions::{Ending, GroupSettlements, in_builder, steps};
+use super::tx_name::TxName;
 use crate::limits::{SETTLE_DELAY_MS, SETTLEMENTS_PER_COMMIT_MAX};
 
 /// A commit that is being put together.
@@ -29,6 +32,8 @@ pub(super) struct Builder {
     pub sync: bool,
     /// When its first message came.
     pub since_ms: u64,
+    /// What groups in it settle: see [`super::transactions`].
+    pub settled: Vec<Settlement>,
 }
 
 impl Builder {
@@ -46,7 +51,7 @@ impl Builder {
 
     /// Nothing in it must be written.
     pub(super) fn is_void(&self) -> bool {
-        self.live == 0
+        self.live == 0 && self.settled.is_empty()
     }
 }
 
@@ -56,6 +61,10 @@ pub(super) struct InFlight {
     last: Sequence,
     commit: u64,
     settled: Vec<Settlement>,
+    /// Transactions that it resolves.
+    pub ending: Vec<Ending>,
+    /// Segments that must not go before it is on disk.
+    pub pinned: Vec<u64>,
     sync: bool,
     /// Where it is being written.
     pub segment: u64,
@@ -79,7 +88,16 @@ impl<D: Disk> ShardLog<D> {
             let (number, last) = (self.next_builder, self.next_sequence - 1);
             self.next_builder += 1;
             let since_ms = self.now_ms;
-            self.builders.push_back(Builder { number, buffer, live: 0, last, sync: false, since_ms });
+            let settled = Vec::new();
+            self.builders.push_back(Builder {
+                number,
+                buffer,
+                live: 0,
+                last,
+                sync: false,
+                since_ms,
+                settled,
+            });
         }
         self.builders.back_mut().expect("one was just added")
     }
@@ -97,15 +115,19 @@ impl<D: Disk> ShardLog<D> {
         if self.commit_due_ms().is_some() {
             return;
         }
+        let riders = !self.settled.is_empty() || self.transactions.is_ending();
         let settle = self.settled.len() >= SETTLEMENTS_PER_COMMIT_MAX
-            || (!self.settled.is_empty()
-                && (self.flushing || self.now_ms >= self.settled_since_ms + SETTLE_DELAY_MS));
+            || (riders && (self.flushing || self.now_ms >= self.settled_since_ms + SETTLE_DELAY_MS));
         if self.builders.is_empty() && !settle {
             return;
         }
         let settlements = self.settled.len().min(SETTLEMENTS_PER_COMMIT_MAX);
-        let payload = self.builders.front().map_or(COMMIT_HEADER_BYTES, |builder| builder.buffer.len());
-        let room = padded(payload + format::settled_bytes(settlements)) as u64;
+        let (payload, in_group) = self
+            .builders
+            .front()
+            .map_or((COMMIT_HEADER_BYTES, 0), |builder| (builder.buffer.len(), builder.settled.len()));
+        let (resolved, steps) = self.transactions.riders();
+        let room = padded(payload + steps + format::settled_bytes(settlements + in_group + resolved)) as u64;
         let Some(begins) = self.make_room(room) else { return };
         self.write_commit(begins, settlements);
     }
@@ -145,6 +167,7 @@ impl<D: Disk> ShardLog<D> {
     }
 
     fn write_commit(&mut self, begins: bool, settlements: usize) {
+        let GroupSettlements { said: mut settled, unsaid, pinned } = self.settle_groups();
         let builder = self.builders.pop_front();
         let (number, last, mut sync) = match &builder {
             Some(builder) => (Some(builder.number), builder.last, builder.sync),
@@ -161,12 +184,20 @@ impl<D: Disk> ShardLog<D> {
             Some(builder) => self.place(builder, segment, block),
             None => (self.new_buffer(), 0),
         };
-        let settled: Vec<Settlement> = self.settled.drain(..settlements).collect();
+        settled.extend(self.settled.drain(..settlements));
+        let (ending, forgotten) = self.transactions.take_riders();
+        if !ending.is_empty() || !forgotten.is_empty() {
+            records += self.put_steps(&mut buffer, &ending, &forgotten);
+            settled.extend(ending.iter().flat_map(|ending| &ending.settled));
+            sync |= ending.iter().any(|ending| ending.sync);
+        }
         if !settled.is_empty() {
             buffer.append(format::settled_bytes(settled.len()), |out| format::put_settled(out, &settled));
             self.summary.settled(&settled);
-            (records, sync) = (records + 1, sync || self.options.sync);
+            records += format::settled_records(settled.len()) as u32;
+            sync |= self.options.sync;
         }
+        settled.extend(unsaid);
         let header = CommitHeader {
             segment,
             first_commit: self.summary.first_commit(),
@@ -185,8 +216,17 @@ impl<D: Disk> ShardLog<D> {
         let active = self.segments.back_mut().expect("there is room in a segment");
         active.used += buffer.len() as u64;
         debug_assert!(active.used <= active.bytes, "there was room for the commit");
-        self.in_flight =
-            Some(InFlight { builder: number, last, commit: header.commit, settled, sync, segment, offset });
+        self.in_flight = Some(InFlight {
+            builder: number,
+            last,
+            commit: header.commit,
+            settled,
+            ending,
+            pinned,
+            sync,
+            segment,
+            offset,
+        });
         self.disk.write(segment, offset, buffer, sync);
     }
 
@@ -196,24 +236,19 @@ impl<D: Disk> ShardLog<D> {
         let Builder { number, mut buffer, .. } = builder;
         let (end, mut from, mut to, mut records) =
             (buffer.len(), COMMIT_HEADER_BYTES, COMMIT_HEADER_BYTES, 0);
-        let (here, to_segment) = (short_builder(number), short_segment(segment));
+        // Records that the segment is kept for, and whether the group that was begun last is one.
+        let (mut live, mut in_group) = (0, false);
         while from < end {
             let record = RecordInPlace(&mut buffer.as_mut_slice()[from..end]);
-            let (bytes, sequence) = (record.bytes(), record.sequence());
-            let located = self.directory.get(sequence).filter(|located| {
-                matches!(located.place, Place::Builder { builder, offset, .. }
-                    if builder == here && offset as usize == from)
-            });
-            if let Some(located) = located {
-                let counted = counted_bytes(bytes);
-                let place = Place::Segment { segment: to_segment, block, bytes: counted };
-                self.directory.set(sequence, Located { place, ..located });
-                if !located.spilled {
-                    let (published_ms, ttl_ms) = record.times();
-                    let bytes = bytes as u32;
-                    let message = SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes };
-                    self.summary.message(&message, record.queues());
-                }
+            let bytes = record.bytes();
+            let (kept, counts) = if record.is_message() {
+                let kept = self.place_message(&record, (number, from), segment, block);
+                (kept, kept)
+            } else {
+                self.place_other(&record, (number, from), segment, &mut in_group)
+            };
+            live += u64::from(counts);
+            if kept {
                 if to < from {
                     buffer.as_mut_slice().copy_within(from..from + bytes, to);
                 }
@@ -222,8 +257,111 @@ impl<D: Disk> ShardLog<D> {
             from += bytes;
         }
         buffer.truncate(to);
-        self.segments.back_mut().expect("there is room in a segment").live += u64::from(records);
+        self.segments.back_mut().expect("there is room in a segment").live += live;
         (buffer, records)
+    }
+
+    /// Enters what is no message. Gives whether it is written, and whether the segment is kept for it.
+    #[cold]
+    fn place_other(
+        &mut self,
+        record: &RecordInPlace<'_>,
+        at: (u64, usize),
+        segment: u64,
+        in_group: &mut bool,
+    ) -> (bool, bool) {
+        match record.kind() {
+            RecordKind::Message => unreachable!("messages have their own way"),
+            RecordKind::Settled => {
+                if *in_group {
+                    self.summary.settled(&record.settlements());
+                }
+                (*in_group, false)
+            }
+            RecordKind::Prepared => {
+                *in_group = self.place_group_head(record, at, segment);
+                (*in_group, *in_group)
+            }
+            RecordKind::Step => {
+                let kept = self.place_decided(record, at, segment);
+                (kept, kept)
+            }
+        }
+    }
+
+    /// Enters a message of a builder in the segment. False if nobody has it, or has it there.
+    #[inline(always)]
+    fn place_message(
+        &mut self,
+        record: &RecordInPlace<'_>,
+        (number, from): (u64, usize),
+        segment: u64,
+        block: u32,
+    ) -> bool {
+        let (here, sequence) = (short_builder(number), record.sequence());
+        let located = self.directory.get(sequence).filter(|located| {
+            matches!(located.place, Place::Builder { builder, offset, .. }
+                if builder == here && offset as usize == from)
+        });
+        let Some(located) = located else { return false };
+        let (segment, bytes) = (short_segment(segment), record.bytes());
+        let place = Place::Segment { segment, block, bytes: counted_bytes(bytes) };
+        self.directory.set(sequence, Located { place, ..located });
+        if !located.spilled {
+            let (published_ms, ttl_ms) = record.times();
+            let bytes = bytes as u32;
+            let message = SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes };
+            self.summary.message(&message, record.queues());
+        }
+        true
+    }
+
+    /// False if the group is resolved or elsewhere: its messages are as all others then.
+    fn place_group_head(
+        &mut self,
+        head: &RecordInPlace<'_>,
+        (number, from): (u64, usize),
+        segment: u64,
+    ) -> bool {
+        let (tx, first) = (head.transaction(), head.first_sequence());
+        let kept = self.transactions.place_group(tx, first, in_builder(number, from), segment);
+        if kept {
+            self.summary.prepared(tx, first, head.count() as u32);
+        }
+        kept
+    }
+
+    /// False if the decision is forgotten or elsewhere.
+    fn place_decided(
+        &mut self,
+        record: &RecordInPlace<'_>,
+        (number, from): (u64, usize),
+        segment: u64,
+    ) -> bool {
+        let tx = record.transaction();
+        let kept = self.transactions.place_decision(tx, in_builder(number, from), segment);
+        if kept {
+            self.summary.step(TxStep::Decided, std::iter::once(tx));
+        }
+        kept
+    }
+
+    /// Says what transactions have come to. In front of settlements, which may be of their messages. Gives how
+    /// many records that are.
+    fn put_steps(&mut self, buffer: &mut AlignedBuffer, ending: &[Ending], forgotten: &[TxName]) -> u32 {
+        let [committed, rolled_back] = steps(ending);
+        let forgotten = (TxStep::Forgotten, forgotten.iter().copied().collect());
+        let mut records = 0;
+        for (step, transactions) in [committed, rolled_back, forgotten] {
+            if !transactions.is_empty() {
+                buffer.append(format::step_bytes(transactions.len()), |out| {
+                    format::put_step(out, step, transactions.iter().copied());
+                });
+                self.summary.step(step, transactions.iter().copied());
+                records += 1;
+            }
+        }
+        records
     }
 
     pub(super) fn written(&mut self, buffer: AlignedBuffer, result: io::Result<()>) {
@@ -238,6 +376,8 @@ impl<D: Disk> ShardLog<D> {
         }
         self.counts.commits += 1;
         self.written.extend_from_slice(&done.settled);
+        self.ended(done.ending);
+        self.unpin(done.pinned);
         if let Some(builder) = done.builder {
             self.builder_done(builder, done.last);
         }

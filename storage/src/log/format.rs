@@ -1,4 +1,4 @@
-//! How the shard log lies on disk: format version 2. Everything is little endian.
+//! How the shard log lies on disk: format version 3. Everything is little endian.
 //!
 //! A log is a row of segment files, numbered upwards from 1. A segment begins with one block that says
 //! what it is; commits follow, each at a multiple of the block size:
@@ -15,10 +15,19 @@
 //!     (all ones: none) | queue u64 ... | content
 //!   kind 2, `count` settlements: (sequence u64 | queue u64) ...
 //!   kind 3, a message that was only moved out of memory, and ends with the process: as kind 1
+//!   kind 4, the `count` records behind it are prepared: transaction u64 | first sequence u64
+//!   kind 5, `count` transactions are decided to be committed: transaction u64 ...
+//!   kind 6, what was prepared here of `count` transactions is committed; 7, is rolled back; 8, the decisions
+//!     on them are forgotten: as kind 5
 //! ```
 //!
 //! Queue 0 is nobody's: the place of a queue that had settled the message before it was written. Version 1
-//! had neither that nor kind 3, and is read as it is.
+//! had neither that nor kind 3, version 2 no kinds from 4 on; they are read as they are.
+//!
+//! *Prepared* messages and settlements are a group, whole in one commit, and named by its first sequence; a
+//! group that is appended again takes the place of the former. They count for nothing until a later record
+//! says that their transaction is committed. Where none says how it ended, it is committed if a log has a
+//! *decision* on it that is not forgotten, and else rolled back.
 //!
 //! *Commits* are numbered upwards through all segments; the *first commit* is that of the segment.
 //! *Frontier* is the last commit that was on stable storage when this one was written: what is missing
@@ -28,8 +37,10 @@
 //! in the upper 24 bits and a count in the lower 40, so that none is ever used twice, even when a power
 //! loss has cut the log short.
 
+use super::tx_name::TxName;
+
 /// The version of the format that this module writes, and the newest that it reads.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// Everything on disk begins at a multiple of this: what direct I/O asks for.
 pub const BLOCK_BYTES: usize = 4096;
@@ -42,12 +53,20 @@ const COMMIT_MAGIC: u32 = u32::from_le_bytes(*b"LEPC");
 const MESSAGE: u32 = 1;
 const SETTLED: u32 = 2;
 const SPILLED: u32 = 3;
+const PREPARED: u32 = 4;
+const DECIDED: u32 = 5;
+const COMMITTED: u32 = 6;
+const ROLLED_BACK: u32 = 7;
+const FORGOTTEN: u32 = 8;
 /// Where the queues of a message's record begin.
 const QUEUES_OFFSET: usize = MESSAGE_HEAD_BYTES;
 /// The queue that is nobody's.
 pub const NOBODY: u64 = 0;
 const MESSAGE_HEAD_BYTES: usize = 4 + 4 + 8 + 8 + 8;
 const SETTLED_HEAD_BYTES: usize = 4 + 4;
+const STEP_HEAD_BYTES: usize = 4 + 4;
+/// Bytes of a record that says that others are prepared.
+pub const PREPARED_BYTES: usize = 4 + 4 + 8 + 8;
 /// Most queues of a message, and most settlements of a record.
 pub const COUNT_MAX: usize = (1 << 24) - 1;
 const NO_TTL: u64 = u64::MAX;
@@ -241,23 +260,64 @@ pub fn put_message(
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// A message's record in a commit that is being put together.
+/// What a record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordKind {
+    /// A message, spilled or not.
+    Message,
+    /// Settlements.
+    Settled,
+    /// The head of a group.
+    Prepared,
+    /// How far transactions have come.
+    Step,
+}
+
+/// A record in a commit that is being put together.
 pub struct RecordInPlace<'a>(pub &'a mut [u8]);
 
 impl RecordInPlace<'_> {
     /// Bytes of the record that begins here.
+    #[inline]
     pub fn bytes(&self) -> usize {
         4 + word_at(self.0, 0) as usize
     }
 
-    /// Its name.
+    /// A message's name.
     pub fn sequence(&self) -> Sequence {
         long_at(self.0, 8)
     }
 
-    /// It is a message, and not settlements.
+    /// Nearly all are.
+    #[inline]
     pub fn is_message(&self) -> bool {
         matches!(word_at(self.0, 4) & 0xff, MESSAGE | SPILLED)
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> RecordKind {
+        match word_at(self.0, 4) & 0xff {
+            MESSAGE | SPILLED => RecordKind::Message,
+            SETTLED => RecordKind::Settled,
+            PREPARED => RecordKind::Prepared,
+            _ => RecordKind::Step,
+        }
+    }
+
+    /// The transaction of a group's head, or the first one of a step.
+    pub fn transaction(&self) -> TxName {
+        TxName(long_at(self.0, 8))
+    }
+
+    /// The first sequence of a group, by its head.
+    pub fn first_sequence(&self) -> Sequence {
+        long_at(self.0, 16)
+    }
+
+    /// Settlements.
+    pub fn settlements(&self) -> Vec<(Sequence, u64)> {
+        let at = |index| SETTLED_HEAD_BYTES + 16 * index;
+        (0..self.count()).map(|index| (long_at(self.0, at(index)), long_at(self.0, at(index) + 8))).collect()
     }
 
     /// When it was published and its own time to live, as [`MessageHead`] has them.
@@ -271,7 +331,8 @@ impl RecordInPlace<'_> {
         QUEUES_OFFSET + 8 * self.count()
     }
 
-    fn count(&self) -> usize {
+    /// How many queues, settlements, records or transactions it counts.
+    pub fn count(&self) -> usize {
         (word_at(self.0, 4) >> 8) as usize
     }
 
@@ -290,6 +351,7 @@ impl RecordInPlace<'_> {
     }
 }
 
+#[inline]
 fn word_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
@@ -303,24 +365,77 @@ fn put_kind(out: &mut Vec<u8>, kind: u32, count: usize) {
     out.extend_from_slice(&(kind | (count as u32) << 8).to_le_bytes());
 }
 
-/// Bytes of a record of settlements.
-pub fn settled_bytes(count: usize) -> usize {
-    SETTLED_HEAD_BYTES + 16 * count
+/// Most settlements of a record, so that its length fits.
+pub const SETTLED_MAX: usize = COUNT_MAX;
+
+/// How many records so many settlements are.
+pub fn settled_records(count: usize) -> usize {
+    count.div_ceil(SETTLED_MAX)
 }
 
-/// Appends settlements: message and queue.
+/// Bytes of the records of so many settlements.
+pub fn settled_bytes(count: usize) -> usize {
+    SETTLED_HEAD_BYTES * settled_records(count) + 16 * count
+}
+
+/// Appends settlements: message and queue. Of none there is no record.
+pub fn put_settled(out: &mut Vec<u8>, settled: &[(Sequence, u64)]) {
+    for settled in settled.chunks(SETTLED_MAX) {
+        let bytes = settled_bytes(settled.len()) - 4;
+        out.reserve(bytes + 4);
+        out.extend_from_slice(&u32::try_from(bytes).expect("2^24 settlements fit").to_le_bytes());
+        put_kind(out, SETTLED, settled.len());
+        for (sequence, queue) in settled {
+            out.extend_from_slice(&sequence.to_le_bytes());
+            out.extend_from_slice(&queue.to_le_bytes());
+        }
+    }
+}
+
+/// Appends the head of a group: the `records` behind it are prepared.
+///
+/// # Panics
+/// With more than [`COUNT_MAX`] records.
+pub fn put_prepared(out: &mut Vec<u8>, tx: TxName, first: Sequence, records: usize) {
+    out.extend_from_slice(&(PREPARED_BYTES as u32 - 4).to_le_bytes());
+    put_kind(out, PREPARED, records);
+    out.extend_from_slice(&tx.0.to_le_bytes());
+    out.extend_from_slice(&first.to_le_bytes());
+}
+
+/// How far a transaction has come, as a log says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TxStep {
+    /// It is to be committed in every log that has prepared it.
+    Decided,
+    /// What was prepared of it in this log is committed.
+    Committed,
+    /// What was prepared of it in this log is rolled back.
+    RolledBack,
+    /// The decision in this log is not needed any more.
+    Forgotten,
+}
+
+/// Bytes of a step of so many transactions.
+pub fn step_bytes(count: usize) -> usize {
+    STEP_HEAD_BYTES + 8 * count
+}
+
+/// Appends a step of these transactions.
 ///
 /// # Panics
 /// With more than [`COUNT_MAX`].
-pub fn put_settled(out: &mut Vec<u8>, settled: &[(Sequence, u64)]) {
-    let bytes = settled_bytes(settled.len()) - 4;
-    out.reserve(bytes + 4);
-    out.extend_from_slice(&u32::try_from(bytes).expect("settlements are appended in groups").to_le_bytes());
-    put_kind(out, SETTLED, settled.len());
-    for (sequence, queue) in settled {
-        out.extend_from_slice(&sequence.to_le_bytes());
-        out.extend_from_slice(&queue.to_le_bytes());
-    }
+pub fn put_step(out: &mut Vec<u8>, step: TxStep, transactions: impl ExactSizeIterator<Item = TxName>) {
+    let bytes = step_bytes(transactions.len()) - 4;
+    out.extend_from_slice(&u32::try_from(bytes).expect("2^24 transactions fit").to_le_bytes());
+    let kind = match step {
+        TxStep::Decided => DECIDED,
+        TxStep::Committed => COMMITTED,
+        TxStep::RolledBack => ROLLED_BACK,
+        TxStep::Forgotten => FORGOTTEN,
+    };
+    put_kind(out, kind, transactions.len());
+    transactions.for_each(|tx| out.extend_from_slice(&tx.0.to_le_bytes()));
 }
 
 /// A record as it is read.
@@ -337,6 +452,17 @@ pub enum Record<'a> {
     },
     /// These messages are done with in these queues.
     Settled(Vec<(Sequence, u64)>),
+    /// The records behind it are prepared.
+    Prepared {
+        /// Their transaction.
+        tx: TxName,
+        /// The group's name, and of its messages, the first one's.
+        first: Sequence,
+        /// How many they are.
+        records: u32,
+    },
+    /// These transactions have come so far.
+    Step(TxStep, Vec<TxName>),
 }
 
 /// Gives the records of a commit, in order.
@@ -380,6 +506,24 @@ fn read_record<'a>(rest: &mut Reader<'a>) -> Option<Record<'a>> {
                 (0..count).map(|_| Some((reader.u64()?, reader.u64()?))).collect::<Option<Vec<_>>>()?;
             reader.0.is_empty().then_some(Record::Settled(settled))
         }
+        PREPARED => {
+            let (tx, first) = (TxName(reader.u64()?), reader.u64()?);
+            reader.0.is_empty().then_some(Record::Prepared { tx, first, records: count })
+        }
+        _ => {
+            let step = step_of(kind)?;
+            let transactions = (0..count).map(|_| Some(TxName(reader.u64()?))).collect::<Option<Vec<_>>>()?;
+            reader.0.is_empty().then_some(Record::Step(step, transactions))
+        }
+    }
+}
+
+fn step_of(kind: u32) -> Option<TxStep> {
+    match kind {
+        DECIDED => Some(TxStep::Decided),
+        COMMITTED => Some(TxStep::Committed),
+        ROLLED_BACK => Some(TxStep::RolledBack),
+        FORGOTTEN => Some(TxStep::Forgotten),
         _ => None,
     }
 }
@@ -408,94 +552,5 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn a_segment_header_is_one_block_and_comes_back() {
-        let header = SegmentHeader { shard: 3, segment: 77, epoch: 5 };
-        let mut block = Vec::new();
-        header.write(&mut block);
-        assert_eq!(block.len(), BLOCK_BYTES);
-        assert_eq!(SegmentHeader::read(&block), Ok(header));
-        block[17] ^= 1;
-        assert_eq!(SegmentHeader::read(&block), Err(BadHeader::Unreadable));
-        assert_eq!(SegmentHeader::read(&[0; BLOCK_BYTES]), Err(BadHeader::Unreadable));
-    }
-
-    #[test]
-    fn a_later_format_is_told_from_damage() {
-        let mut block = Vec::new();
-        SegmentHeader { shard: 0, segment: 1, epoch: 1 }.write(&mut block);
-        block[8] = 9;
-        let crc = crc32c::crc32c(&block[..28]);
-        block[28..32].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(SegmentHeader::read(&block), Err(BadHeader::Newer(9)));
-    }
-
-    fn commit(payload: &[u8], records: u32) -> Vec<u8> {
-        let mut bytes = vec![0; COMMIT_HEADER_BYTES];
-        bytes.extend_from_slice(payload);
-        let header = CommitHeader {
-            segment: 4,
-            first_commit: 2,
-            commit: 9,
-            frontier: 8,
-            epoch: 2,
-            payload_bytes: payload.len() as u32,
-            records,
-        };
-        header.seal(&mut bytes);
-        bytes
-    }
-
-    proptest! {
-        #[test]
-        fn records_come_back_as_they_were_put(
-            sequence in any::<u64>(),
-            published_ms in any::<u64>(),
-            ttl_ms in prop::option::of(0..u64::MAX),
-            spilled in any::<bool>(),
-            queues in prop::collection::vec(any::<u64>(), 1..5),
-            content in prop::collection::vec(any::<u8>(), 0..300),
-            cut in any::<prop::sample::Index>(),
-            settled in prop::collection::vec((any::<u64>(), any::<u64>()), 0..20),
-        ) {
-            let head = MessageHead { sequence, published_ms, ttl_ms, spilled };
-            let mut payload = Vec::new();
-            let (front, back) = content.split_at(cut.index(content.len() + 1));
-            put_message(&mut payload, &head, queues.iter().copied(), &[front, back]);
-            prop_assert_eq!(payload.len(), message_bytes(queues.len(), content.len()));
-            put_settled(&mut payload, &settled);
-            let bytes = commit(&payload, 2);
-            let (header, read) = CommitHeader::read(&bytes, 4).unwrap();
-            prop_assert_eq!((header.commit, header.records), (9, 2));
-            let records: Vec<_> = read_records(read).collect::<Result<_, _>>().unwrap();
-            prop_assert_eq!(records, vec![Record::Message { head, queues, content: &content }, Record::Settled(settled)]);
-            prop_assert!(CommitHeader::read(&bytes, 5).is_none(), "of another segment");
-        }
-
-        #[test]
-        fn a_changed_bit_or_a_missing_end_is_noticed(
-            payload in prop::collection::vec(any::<u8>(), 0..200),
-            at in any::<prop::sample::Index>(),
-            bit in 0u8..8,
-        ) {
-            let bytes = commit(&payload, 1);
-            let mut changed = bytes.clone();
-            changed[at.index(bytes.len())] ^= 1 << bit;
-            prop_assert!(CommitHeader::read(&changed, 4).is_none());
-            prop_assert!(CommitHeader::read(&bytes[..at.index(bytes.len())], 4).is_none());
-        }
-
-        #[test]
-        fn anything_can_be_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = SegmentHeader::read(&bytes);
-            let _ = CommitHeader::read(&bytes, 0);
-            for record in read_records(&bytes) {
-                let _ = record;
-            }
-        }
-    }
-}
+#[path = "format_tests.rs"]
+mod tests;

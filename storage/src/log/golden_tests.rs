@@ -2,8 +2,8 @@
 //! what is written must not change without a new version.
 
 use super::format::{
-    BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, NOBODY, SegmentHeader, padded, put_message,
-    put_settled,
+    BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, NOBODY, SegmentHeader, TxStep, padded,
+    put_message, put_prepared, put_settled, put_step,
 };
 use super::*;
 use crate::test_dir::TestDir;
@@ -11,6 +11,7 @@ use crate::test_dir::TestDir;
 const INDEX_BYTES: usize = 1024 * 1024;
 
 const SEQUENCE: Sequence = (3 << 40) + 7;
+const TX: u64 = 2 << 54 | 3 << 30;
 
 /// A file as it was written once. `LEPUS_BLESS=1` writes those of a new version; one that is there is never
 /// touched.
@@ -23,7 +24,9 @@ fn golden(name: &str, written: &[u8]) -> Vec<u8> {
 }
 
 /// Two commits: two messages, then that one of them is settled in one of its queues. Since version 2, also one
-/// that one of its queues had settled before, and one that was only moved out of memory.
+/// that one of its queues had settled before, and one that was only moved out of memory. Since version 3, three
+/// groups of transactions, and behind them that one is committed and one rolled back, that another one is decided,
+/// and that a decision is forgotten.
 fn segment() -> Vec<u8> {
     let mut segment = Vec::new();
     SegmentHeader { shard: 2, segment: 5, epoch: 3 }.write(&mut segment);
@@ -45,7 +48,20 @@ fn segment() -> Vec<u8> {
     put_message(&mut messages, &head, [].into_iter(), &[b"spilled"]);
     let mut settled = Vec::new();
     put_settled(&mut settled, &[(SEQUENCE, 12)]);
-    for (number, payload, records) in [(41, messages, 4), (42, settled, 1)] {
+    let (mut groups, mut steps) = (Vec::new(), Vec::new());
+    for (tx, settlement) in [(TX, (SEQUENCE + 1, 11)), (TX + 1, (SEQUENCE, 11)), (TX + 2, (SEQUENCE, 11))] {
+        let sequence = SEQUENCE + 4 + tx - TX;
+        let head = MessageHead { sequence, published_ms: 1_700_000_000_002, ttl_ms: None, spilled: false };
+        put_prepared(&mut groups, TxName(tx), sequence, 2);
+        put_message(&mut groups, &head, [11, 13].into_iter(), &[b"prepared"]);
+        put_settled(&mut groups, &[settlement]);
+    }
+    put_step(&mut steps, TxStep::Decided, [TxName(TX + 7), TxName(TX + 8)].into_iter());
+    put_step(&mut steps, TxStep::Committed, [TxName(TX)].into_iter());
+    put_step(&mut steps, TxStep::RolledBack, [TxName(TX + 1)].into_iter());
+    put_step(&mut steps, TxStep::Forgotten, [TxName(TX + 7)].into_iter());
+    let commits = [(41, messages, 4), (42, settled, 1), (43, groups, 9), (44, steps, 4)];
+    for (number, payload, records) in commits {
         let mut commit = vec![0; COMMIT_HEADER_BYTES];
         commit.extend_from_slice(&payload);
         let header = CommitHeader {
@@ -105,9 +121,8 @@ fn version_1_of_a_segment_is_read() {
 }
 
 #[test]
-fn version_2_of_a_segment_is_read_and_written_as_ever() {
-    let frozen = golden("segment-v2.log", &segment());
-    assert_eq!((segment() == frozen, frozen.len()), (true, 3 * BLOCK_BYTES), "frozen: count the version up");
+fn version_2_of_a_segment_is_read() {
+    let frozen = golden("segment-v2.log", &[]);
     let recovered = recover(2, &[5], &OneFile(frozen.clone())).unwrap();
     assert!(recovered.damage.is_empty() && recovered.unused.is_empty());
     assert_eq!((recovered.last_commit, recovered.last_sequence), (42, SEQUENCE + 3));
@@ -115,6 +130,22 @@ fn version_2_of_a_segment_is_read_and_written_as_ever() {
     let names: Vec<_> = live.iter().map(|row| (row.sequence - SEQUENCE, row.queue)).collect();
     assert_eq!(names, [(0, 11), (1, 11), (2, 12)]);
     assert_eq!(find_content(&frozen, &live[2]), Some(&b"left"[..]));
+}
+
+#[test]
+fn version_3_of_a_segment_is_read_and_written_as_ever() {
+    let frozen = golden("segment-v3.log", &segment());
+    assert_eq!((segment() == frozen, frozen.len()), (true, 5 * BLOCK_BYTES), "frozen: count the version up");
+    let recovered = recover(2, &[5], &OneFile(frozen.clone())).unwrap();
+    assert!(recovered.damage.is_empty() && recovered.unused.is_empty());
+    assert_eq!((recovered.last_commit, recovered.last_sequence), (44, SEQUENCE + 6));
+    let live = messages(&recovered, &frozen);
+    let names: Vec<_> = live.iter().map(|row| (row.sequence - SEQUENCE, row.queue)).collect();
+    assert_eq!(names, [(0, 11), (2, 12), (4, 11), (4, 13)]);
+    assert_eq!(find_content(&frozen, &live[2]), Some(&b"prepared"[..]));
+    assert_eq!(recovered.undecided().collect::<Vec<_>>(), [TxName(TX + 2)]);
+    assert_eq!(recovered.decisions().collect::<Vec<_>>(), [TxName(TX + 8)]);
+    assert_eq!(outcomes(&[&recovered]), [[(TxName(TX + 2), false)]]);
 }
 
 #[test]

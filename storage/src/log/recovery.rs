@@ -18,10 +18,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::directory::{Directory, Located, Place, counted_bytes, short_segment};
 use super::format::{
     BLOCK_BYTES, BadHeader, COMMIT_HEADER_BYTES, CommitHeader, NOBODY, Record, SegmentHeader, Sequence,
-    message_bytes, padded, read_records,
+    TxStep, message_bytes, padded, read_records,
 };
 use super::shard_log::QueueList;
 use super::summary::{Item, SummarizedMessage, Summary, SummaryWriter};
+use super::tx_name::TxName;
+use super::undecided::Undecided;
 
 /// Where segments are read from.
 pub trait SegmentFiles {
@@ -46,7 +48,7 @@ pub struct FoundSegment {
     pub used_bytes: u64,
     /// Commits in it.
     pub commits: u64,
-    /// Messages in it that some queue has.
+    /// Messages in it that some queue has, and what else it is kept for.
     pub live: u64,
     /// The highest sequence of a message in it.
     pub(super) highest: Sequence,
@@ -137,6 +139,8 @@ pub struct Recovered {
     /// About the bytes of all live messages.
     pub(super) live_bytes: u64,
     pub(super) directory: Directory,
+    /// Transactions that have not ended.
+    pub(super) undecided: Undecided,
     /// Queues that have a live message which more than one had.
     pub(super) shared: FxHashMap<Sequence, QueueList>,
 }
@@ -233,6 +237,8 @@ impl Reading {
                     summary.message(&message, queues.iter().copied());
                 }
                 Record::Settled(settled) => summary.settled(&settled),
+                Record::Prepared { tx, first, records } => summary.prepared(tx, first, records),
+                Record::Step(step, transactions) => summary.step(step, transactions.into_iter()),
             }
         }
         Ok(())
@@ -268,32 +274,66 @@ impl Reading {
     }
 
     fn take_items(&mut self, found: &mut FoundSegment, summary: &Summary<'_>) -> Option<()> {
-        let segment = short_segment(found.segment);
+        let segment = found.segment;
         let queues = summary.each(|item| match item {
             Item::Message(message, queues) => {
                 found.has_moved |= message.sequence <= self.out.last_sequence;
                 found.highest = found.highest.max(message.sequence);
                 self.out.last_sequence = self.out.last_sequence.max(message.sequence);
-                let bytes = counted_bytes(message.bytes as usize);
-                self.enter(message.sequence, Place::Segment { segment, block: message.block, bytes }, queues);
+                self.message(segment, &message, queues);
             }
-            Item::Settled(settled) => settled.iter().for_each(|&(name, queue)| self.settle(name, queue)),
+            Item::Settled(settled) => {
+                if !self.out.undecided.takes_settled(settled) {
+                    settled.iter().for_each(|&(name, queue)| self.settle(name, queue));
+                }
+            }
+            Item::Prepared { tx, first, records } => {
+                self.out.undecided.begin(tx, first, records, segment);
+            }
+            Item::Step(step, transactions) => {
+                transactions.iter().for_each(|&tx| self.step(step, tx, segment));
+            }
         })?;
         self.out.queues.extend(queues);
         Some(())
     }
 
+    fn message(&mut self, segment: u64, message: &SummarizedMessage, queues: &[u64]) {
+        let &SummarizedMessage { sequence, block, bytes, .. } = message;
+        let bytes = counted_bytes(bytes as usize);
+        let place = Place::Segment { segment: short_segment(segment), block, bytes };
+        let located = Located { place, shared: queues.len() > 1, spilled: false };
+        let names = || queues.iter().copied().filter(|&queue| queue != NOBODY).collect();
+        if !self.out.undecided.takes_message(sequence, located, names) {
+            self.enter(sequence, located, names);
+        }
+    }
+
     /// A message that was appended again is read again. No copy is written of what is settled, so the later
     /// one says where the message is, and lists who has it.
-    fn enter(&mut self, sequence: Sequence, place: Place, queues: &[u64]) {
-        let shared = queues.len() > 1;
-        if shared {
-            let queues = queues.iter().copied().filter(|&queue| queue != NOBODY).collect();
-            self.out.shared.insert(sequence, queues);
+    fn enter(&mut self, sequence: Sequence, located: Located, queues: impl FnOnce() -> QueueList) {
+        if located.shared {
+            self.out.shared.insert(sequence, queues());
         } else if !self.out.shared.is_empty() {
             self.out.shared.remove(&sequence);
         }
-        self.out.directory.set(sequence, Located { place, shared, spilled: false });
+        self.out.directory.set(sequence, located);
+    }
+
+    fn step(&mut self, step: TxStep, tx: TxName, segment: u64) {
+        let undecided = &mut self.out.undecided;
+        match step {
+            TxStep::Decided => drop(undecided.decisions.insert(tx, segment)),
+            TxStep::Forgotten => drop(undecided.decisions.remove(&tx)),
+            TxStep::RolledBack => drop(undecided.end(tx)),
+            TxStep::Committed => {
+                let (messages, settlements) = undecided.end(tx);
+                for (sequence, located, queues) in messages {
+                    self.enter(sequence, located, || queues);
+                }
+                settlements.into_iter().for_each(|(name, queue)| self.settle(name, queue));
+            }
+        }
     }
 
     fn settle(&mut self, sequence: Sequence, queue: u64) {
@@ -312,20 +352,32 @@ impl Reading {
     }
 
     fn finish(mut self) -> Recovered {
-        let Recovered { segments, directory, live_bytes, .. } = &mut self.out;
+        let Recovered { segments, directory, undecided, last_sequence, live_bytes, .. } = &mut self.out;
+        // A group without messages has a sequence, too.
+        let firsts = undecided.groups.values().flatten().map(|group| group.first);
+        *last_sequence = firsts.fold(*last_sequence, Sequence::max);
         let first = segments.first().map_or(0, |found| found.segment);
         let mut live = vec![0_u64; segments.last().map_or(0, |found| (found.segment - first) as usize + 1)];
-        directory.each(|located| {
+        let mut count = |located: Located| {
             let Place::Segment { segment, bytes, .. } = located.place else { return };
             live[short_segment(u64::from(segment).wrapping_sub(first)) as usize] += 1;
             *live_bytes += u64::from(bytes);
-        });
+        };
+        directory.each(&mut count);
+        // What is prepared is not live, and must not be given back either.
+        undecided.messages.values().for_each(|(located, _)| count(*located));
+        undecided.segments().for_each(|segment| live[(segment - first) as usize] += 1);
         segments.iter_mut().for_each(|found| found.live = live[(found.segment - first) as usize]);
         self.out
     }
 }
 
 impl FoundSegment {
+    /// All that was found in it is on stable storage: its summary was written after that.
+    pub fn is_stable(&self) -> bool {
+        self.summary.is_none()
+    }
+
     fn new(segment: u64, bytes: u64, used_bytes: u64, commits: u64) -> FoundSegment {
         let (live, highest, has_moved, summary) = (0, 0, false, None);
         FoundSegment { segment, bytes, used_bytes, commits, live, highest, has_moved, summary }

@@ -32,6 +32,7 @@ use super::reading::Reading;
 use super::recovery::{FoundSegment, Recovered};
 use super::space::{Next, Relocation, Segment};
 use super::summary::SummaryWriter;
+use super::transactions::Transactions;
 
 /// What a log is told when it begins.
 #[derive(Clone, Debug)]
@@ -85,6 +86,10 @@ pub struct LogCounts {
     pub elided: u64,
     /// Messages that were appended again to free their segments.
     pub relocated: u64,
+    /// Transactions that are prepared and not resolved.
+    pub prepared: u64,
+    /// Decisions that are kept.
+    pub decisions: u64,
 }
 
 /// See the module.
@@ -112,7 +117,9 @@ pub struct ShardLog<D> {
     pub(super) builders_done: u64,
     /// Millions, when a long queue goes: they are taken from the front.
     pub(super) settled: VecDeque<Settlement>,
+    /// Since when something waits to ride on a commit.
     pub(super) settled_since_ms: u64,
+    pub(super) transactions: Transactions,
     pub(super) flushing: bool,
     pub(super) in_flight: Option<InFlight>,
     pub(super) spare: Vec<AlignedBuffer>,
@@ -150,6 +157,7 @@ impl<D: Disk> ShardLog<D> {
             builders_done: 0,
             settled: VecDeque::new(),
             settled_since_ms: 0,
+            transactions: Transactions::default(),
             flushing: false,
             in_flight: None,
             spare: Vec::new(),
@@ -169,6 +177,7 @@ impl<D: Disk> ShardLog<D> {
             let FoundSegment { segment: number, bytes, used_bytes: used, live, .. } = *found;
             log.push_segment(Segment { number, bytes, used, live });
         }
+        log.take_over(recovered.undecided);
         log.maintain();
         log
     }
@@ -207,11 +216,24 @@ impl<D: Disk> ShardLog<D> {
         queues: impl ExactSizeIterator<Item = u64>,
         parts: &[&[u8]],
     ) {
+        let content: usize = parts.iter().map(|part| part.len()).sum();
+        self.builder_for(format::message_bytes(queues.len(), content));
+        self.append_to_last(head, sync, queues, parts);
+    }
+
+    /// Appends to the last builder, whatever its size: what belongs together is in one commit.
+    pub(super) fn append_to_last(
+        &mut self,
+        head: &MessageHead,
+        sync: bool,
+        queues: impl ExactSizeIterator<Item = u64>,
+        parts: &[&[u8]],
+    ) {
         self.next_sequence += 1;
         let count = queues.len();
         let content: usize = parts.iter().map(|part| part.len()).sum();
         let bytes = format::message_bytes(count, content);
-        let builder = self.builder_for(bytes);
+        let builder = self.builders.back_mut().expect("a builder was just asked for");
         let place = builder.put(bytes, false, |out| format::put_message(out, head, queues, parts));
         builder.last = head.sequence;
         builder.sync |= sync;
@@ -226,31 +248,47 @@ impl<D: Disk> ShardLog<D> {
     /// When no such message is live.
     pub fn settle(&mut self, sequence: Sequence, queue: u64) -> bool {
         let located = self.directory.get(sequence).expect("a live message is settled");
-        let last = !located.shared || self.unshare(sequence, queue);
-        if last {
-            self.directory.remove(sequence);
-        }
-        match located.place {
-            Place::Builder { builder, offset, relocated } => {
-                self.settle_in_builder(builder, offset, queue, last);
-                if !relocated {
-                    // It was never written for this queue: nothing needs to be said of it.
-                    self.counts.elided += u64::from(last);
-                    self.written.extend((!located.spilled).then_some((sequence, queue)));
-                    return !located.spilled;
-                }
-            }
-            Place::Segment { segment, bytes, .. } if last => {
-                self.counts.live_bytes -= u64::from(bytes);
-                let segment = self.full_number(segment);
-                self.segment_mut(segment).expect("a live message's segment is kept").live -= 1;
-            }
-            Place::Segment { .. } => {}
-        }
-        if !located.spilled {
-            self.note_settled((sequence, queue));
+        let elided = self.settle_located(located, sequence, queue);
+        match (located.spilled, elided) {
+            (true, _) => {}
+            // Nothing needs to be said of it.
+            (false, true) => self.written.push((sequence, queue)),
+            (false, false) => self.note_settled((sequence, queue)),
         }
         !located.spilled
+    }
+
+    /// A queue is done with a message that is there. True if it was never written for this queue.
+    #[inline(always)]
+    pub(super) fn settle_located(&mut self, located: Located, sequence: Sequence, queue: u64) -> bool {
+        let last = !located.shared || self.unshare(sequence, queue);
+        let elided = matches!(located.place, Place::Builder { relocated: false, .. });
+        if last {
+            self.directory.remove(sequence);
+            self.take_out(located);
+            self.counts.elided += u64::from(elided);
+        } else if let Place::Builder { builder, offset, .. } = located.place {
+            self.builder_mut(builder).record(offset).strike(queue);
+        }
+        elided
+    }
+
+    /// Nobody has a message any more: its record is not written, or need not be kept.
+    #[inline(always)]
+    pub(super) fn take_out(&mut self, located: Located) {
+        let bytes = match located.place {
+            Place::Builder { builder, offset, .. } => {
+                let builder = self.builder_mut(builder);
+                builder.live -= 1;
+                counted_bytes(builder.record(offset).bytes())
+            }
+            Place::Segment { segment, bytes, .. } => {
+                let segment = self.full_number(segment);
+                self.segment_mut(segment).expect("a live message's segment is kept").live -= 1;
+                bytes
+            }
+        };
+        self.counts.live_bytes -= u64::from(bytes);
     }
 
     /// One queue less has a message that several had. True if it was the last one.
@@ -265,19 +303,6 @@ impl<D: Disk> ShardLog<D> {
         last
     }
 
-    /// The record is not written, or not for this queue.
-    fn settle_in_builder(&mut self, builder: u32, offset: u32, queue: u64, last: bool) {
-        let builder = self.builder_mut(builder);
-        let mut record = builder.record(offset);
-        if last {
-            let bytes = counted_bytes(record.bytes());
-            builder.live -= 1;
-            self.counts.live_bytes -= u64::from(bytes);
-        } else {
-            record.strike(queue);
-        }
-    }
-
     pub(super) fn builder_mut(&mut self, short: u32) -> &mut Builder {
         let first = self.builders.front().expect("a builder is there until its commit begins").number;
         let index = short_builder(u64::from(short).wrapping_sub(first));
@@ -285,10 +310,15 @@ impl<D: Disk> ShardLog<D> {
     }
 
     fn note_settled(&mut self, settlement: Settlement) {
-        if self.settled.is_empty() {
+        self.note_rider();
+        self.settled.push_back(settlement);
+    }
+
+    /// Something is about to wait for a commit to ride on.
+    pub(super) fn note_rider(&mut self) {
+        if self.settled.is_empty() && !self.transactions.is_ending() {
             self.settled_since_ms = self.now_ms;
         }
-        self.settled.push_back(settlement);
     }
 
     /// The message is only here to be out of memory.
@@ -347,9 +377,10 @@ impl<D: Disk> ShardLog<D> {
         (held && self.now_ms < due_ms).then_some(due_ms)
     }
 
-    /// Nothing waits to be written, settlements included.
+    /// Nothing waits to be written, settlements and resolutions included.
     pub fn is_idle(&self) -> bool {
-        self.in_flight.is_none() && self.settled.is_empty() && self.builders.iter().all(Builder::is_void)
+        let riders = !self.settled.is_empty() || self.transactions.is_ending();
+        self.in_flight.is_none() && !riders && self.builders.iter().all(Builder::is_void)
     }
 
     /// From now on settlements do not wait for a commit to ride on: the broker is about to end.
@@ -374,7 +405,9 @@ impl<D: Disk> ShardLog<D> {
 
     /// What the log holds.
     pub fn counts(&self) -> LogCounts {
-        LogCounts { messages: self.directory.len(), ..self.counts }
+        let transactions = &self.transactions;
+        let (prepared, decisions) = (transactions.prepared() as u64, transactions.decisions() as u64);
+        LogCounts { messages: self.directory.len(), prepared, decisions, ..self.counts }
     }
 
     /// The disk.
@@ -382,6 +415,7 @@ impl<D: Disk> ShardLog<D> {
         &mut self.disk
     }
 
+    #[inline]
     pub(super) fn segment_mut(&mut self, number: u64) -> Option<&mut Segment> {
         let at = self.segments.partition_point(|segment| segment.number < number);
         self.segments.get_mut(at).filter(|segment| segment.number == number)
@@ -401,11 +435,23 @@ impl<D: Disk> ShardLog<D> {
         queues: &[u64],
         content: &[u8],
     ) {
+        self.builder_for(format::message_bytes(queues.len(), content.len()));
+        self.append_again_to_last(head, located, queues, content);
+    }
+
+    /// As [`Self::append_to_last`].
+    pub(super) fn append_again_to_last(
+        &mut self,
+        head: &MessageHead,
+        located: Located,
+        queues: &[u64],
+        content: &[u8],
+    ) {
         let Place::Segment { bytes: former, .. } = located.place else {
             unreachable!("it was read from one")
         };
         let bytes = format::message_bytes(queues.len(), content.len());
-        let builder = self.builder_for(bytes);
+        let builder = self.builders.back_mut().expect("a builder was just asked for");
         let place = builder.put(bytes, true, |out| {
             format::put_message(out, head, queues.iter().copied(), &[content]);
         });

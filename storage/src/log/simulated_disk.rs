@@ -105,6 +105,11 @@ impl SimulatedDisk {
         }
     }
 
+    /// What was written to a segment is on stable storage now.
+    pub fn sync(&self, segment: u64) {
+        self.0.borrow_mut().unsynced.retain(|(other, ..)| *other != segment);
+    }
+
     pub fn segments(&self) -> Vec<u64> {
         self.0.borrow().files.keys().copied().collect()
     }

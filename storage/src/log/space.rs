@@ -1,9 +1,12 @@
 //! Segment files come and go: the next one is prepared ahead, the oldest one is given back or used again,
 //! and what is live in a sparse one is appended again.
 
-use super::directory::{Place, short_segment};
+use super::directory::{Located, Place, short_segment};
 use super::disk::{AlignedBuffer, Disk};
-use super::format::{BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, NOBODY, Record, padded, read_records};
+use super::format::{
+    BLOCK_BYTES, COMMIT_HEADER_BYTES, CommitHeader, MessageHead, NOBODY, Record, Sequence, TxStep, padded,
+    read_records,
+};
 use super::shard_log::ShardLog;
 use crate::limits::{NO_SPACE_RETRY_MS, SPARE_SEGMENTS};
 
@@ -15,7 +18,7 @@ pub(super) struct Segment {
     pub bytes: u64,
     /// Where the next commit goes.
     pub used: u64,
-    /// Messages in it that some queue has.
+    /// Messages in it that some queue has, groups that are not resolved on disk, and decisions.
     pub live: u64,
 }
 
@@ -138,11 +141,11 @@ impl<D: Disk> ShardLog<D> {
         if self.closed_segments() == 0 || self.counts.file_bytes <= 2 * self.counts.live_bytes + slack {
             return;
         }
-        let oldest = self.segments.front().expect("one is closed").number;
-        if matches!(self.relocation, Relocation::Idle) {
+        let &Segment { number: oldest, used, live, .. } = self.segments.front().expect("one is closed");
+        // What it is kept for may be nothing but transactions whose end is about to be written.
+        if matches!(self.relocation, Relocation::Idle) && live > self.ending_in(oldest) {
             self.relocation = Relocation::Reading(oldest);
-            let bytes = self.segments.front().expect("one is closed").used;
-            self.disk.read(oldest, 0, bytes as usize);
+            self.disk.read(oldest, 0, used as usize);
         }
     }
 
@@ -190,28 +193,51 @@ impl<D: Disk> ShardLog<D> {
 
     /// Appends what is live in a commit again. False if nothing is.
     fn relocate_commit(&mut self, segment: u64, block: u32, payload: &[u8]) -> bool {
-        let (mut moved, short) = (false, short_segment(segment));
-        for record in read_records(payload).map_while(Result::ok) {
-            let Record::Message { head, mut queues, content } = record else { continue };
-            let Some(located) = self.directory.get(head.sequence) else { continue };
-            let here = matches!(located.place, Place::Segment { segment, block: at, .. } if (segment, at) == (short, block));
-            if !here {
-                continue;
+        let mut moved = false;
+        let mut records = read_records(payload).map_while(Result::ok);
+        while let Some(record) = records.next() {
+            moved |= match record {
+                Record::Message { head, queues, content } => {
+                    self.relocate_message((segment, block), &head, queues, content)
+                }
+                Record::Prepared { tx, first, records: count } => {
+                    self.relocate_group((segment, block), (tx, first, count), &mut records)
+                }
+                Record::Step(TxStep::Decided, decided) => self.relocate_decisions(segment, &decided),
+                Record::Step(..) | Record::Settled(_) => false,
             }
-            match self.shared.get(&head.sequence).filter(|_| located.shared) {
-                Some(left) => queues = as_shared(left),
-                None => queues.retain(|&queue| queue != NOBODY),
-            }
-            self.append_again(&head, located, &queues, content);
-            self.segment_mut(segment).expect("a segment is kept while it is emptied").live -= 1;
-            moved = true;
         }
         moved
     }
 
+    fn relocate_message(
+        &mut self,
+        (segment, block): (u64, u32),
+        head: &MessageHead,
+        mut queues: Vec<u64>,
+        content: &[u8],
+    ) -> bool {
+        let Some(located) = self.is_here(segment, block, head.sequence) else { return false };
+        match self.shared.get(&head.sequence).filter(|_| located.shared) {
+            Some(left) => queues = as_shared(left),
+            None => queues.retain(|&queue| queue != NOBODY),
+        }
+        self.append_again(head, located, &queues, content);
+        self.segment_mut(segment).expect("a segment is kept while it is emptied").live -= 1;
+        true
+    }
+
+    /// A message, if the record of it that counts is in this commit.
+    pub(super) fn is_here(&self, segment: u64, block: u32, sequence: Sequence) -> Option<Located> {
+        let here = (short_segment(segment), block);
+        self.directory.get(sequence).filter(|located| {
+            matches!(located.place, Place::Segment { segment, block, .. } if (segment, block) == here)
+        })
+    }
+
     fn relocated(&mut self, segment: u64) -> Relocation {
         let left = self.segment_mut(segment).expect("a segment is kept while it is emptied").live;
-        if left > 0 {
+        if left > self.ending_in(segment) {
             let shard = self.options.shard;
             tracing::error!(
                 shard,

@@ -1,7 +1,7 @@
 //! What is in a closed segment, written beside it, so that a start reads a fraction of the log.
 //!
 //! A summary is a help and not the truth: it is not synced, and one that is missing, torn or of another time
-//! means that the segment itself is read. Format version 1, little endian:
+//! means that the segment itself is read. Format version 2, little endian:
 //!
 //! ```text
 //! magic "LEPUSSUM" | format u32 | shard u32 | segment u64 | first commit u64 | last commit u64 | used bytes u64
@@ -9,28 +9,38 @@
 //! item 1, a message:  1 | sequence +- | published, ms, +- | time to live, ms, plus 1, or 0 | blocks + | bytes
 //!   | count | queue ...
 //! item 2, settlements: 2 | count | (sequence +- | queue) ...
+//! item 3, the `count` items behind it are prepared: 3 | transaction +- | first sequence +- | count
+//! item 4, so far have transactions come: 4 | step | count | transaction +- ...
+//! step: 0 decided, 1 committed, 2 rolled back, 3 decision forgotten
 //! queue: its place in the list of queues so far; if that is the list's length, its u64 follows
 //! ```
 //!
 //! All numbers of items but a queue's u64 are variable: seven bits a byte, lowest first, the eighth says that
 //! more follow. `+` is counted from the last one of its kind, from 0 at first; with `+-` it may be lower and
 //! stands as twice the distance, plus 1 if it is. Blocks say where the message's commit begins.
+//! Version 1 had items 1 and 2 only, and is read as it is.
 
 use rustc_hash::FxHashMap;
 
-use super::format::Sequence;
+use super::format::{SETTLED_MAX, Sequence, TxStep};
+use super::tx_name::TxName;
 
 const MAGIC: &[u8; 8] = b"LEPUSSUM";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const HEAD_BYTES: usize = 8 + 4 + 4 + 5 * 8;
 const MESSAGE: u8 = 1;
 const SETTLED: u8 = 2;
+const PREPARED: u8 = 3;
+const STEP: u8 = 4;
+/// As they are numbered.
+const STEPS: [TxStep; 4] = [TxStep::Decided, TxStep::Committed, TxStep::RolledBack, TxStep::Forgotten];
 
 #[derive(Default, Clone, Copy)]
 struct Last {
     sequence: u64,
     published_ms: u64,
     block: u32,
+    tx: u64,
 }
 
 /// Puts a summary together while its segment is written.
@@ -56,7 +66,8 @@ impl SummaryWriter {
     /// A message of these queues is in it.
     pub fn message(&mut self, message: &SummarizedMessage, queues: impl ExactSizeIterator<Item = u64>) {
         let &SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes } = message;
-        let last = std::mem::replace(&mut self.last, Last { sequence, published_ms, block });
+        let tx = self.last.tx;
+        let last = std::mem::replace(&mut self.last, Last { sequence, published_ms, block, tx });
         self.items.push(MESSAGE);
         put_signed(&mut self.items, sequence, last.sequence);
         put_signed(&mut self.items, published_ms, last.published_ms);
@@ -69,8 +80,12 @@ impl SummaryWriter {
         }
     }
 
-    /// These settlements are in it.
+    /// These settlements are in it, of which there are some: in as many items as they are records.
     pub fn settled(&mut self, settled: &[(Sequence, u64)]) {
+        settled.chunks(SETTLED_MAX).for_each(|settled| self.settled_record(settled));
+    }
+
+    fn settled_record(&mut self, settled: &[(Sequence, u64)]) {
         self.items.push(SETTLED);
         put(&mut self.items, settled.len() as u64);
         for &(sequence, queue) in settled {
@@ -78,6 +93,28 @@ impl SummaryWriter {
             put_signed(&mut self.items, sequence, last);
             self.queue(queue);
         }
+    }
+
+    /// The `records` items to come are prepared.
+    pub fn prepared(&mut self, tx: TxName, first: Sequence, records: u32) {
+        self.items.push(PREPARED);
+        self.transaction(tx);
+        let last = std::mem::replace(&mut self.last.sequence, first);
+        put_signed(&mut self.items, first, last);
+        put(&mut self.items, u64::from(records));
+    }
+
+    /// These transactions have come so far.
+    pub fn step(&mut self, step: TxStep, transactions: impl ExactSizeIterator<Item = TxName>) {
+        let number = STEPS.iter().position(|&other| other == step).expect("all are there");
+        self.items.extend([STEP, number as u8]);
+        put(&mut self.items, transactions.len() as u64);
+        transactions.for_each(|tx| self.transaction(tx));
+    }
+
+    fn transaction(&mut self, tx: TxName) {
+        let last = std::mem::replace(&mut self.last.tx, tx.0);
+        put_signed(&mut self.items, tx.0, last);
     }
 
     fn queue(&mut self, queue: u64) {
@@ -126,6 +163,16 @@ pub(super) enum Item<'a> {
     Message(SummarizedMessage, &'a [u64]),
     /// These are settled.
     Settled(&'a [(Sequence, u64)]),
+    /// The items behind it are prepared.
+    Prepared {
+        tx: TxName,
+        /// The group's name.
+        first: Sequence,
+        /// How many they are.
+        records: u32,
+    },
+    /// These transactions have come so far.
+    Step(TxStep, &'a [TxName]),
 }
 
 /// A message, but for its queues.
@@ -156,7 +203,10 @@ impl<'a> Summary<'a> {
         let items = &bytes[HEAD_BYTES + 4..];
         let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
         let long = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
-        let named = head.starts_with(MAGIC) && word(8) == FORMAT && word(12) == shard && long(16) == segment;
+        let named = head.starts_with(MAGIC)
+            && (1..=FORMAT).contains(&word(8))
+            && word(12) == shard
+            && long(16) == segment;
         let whole = crc32c::crc32c_append(crc32c::crc32c(head), items).to_le_bytes() == *crc;
         (named && whole && long(48) == items.len() as u64).then(|| Summary {
             first_commit: long(24),
@@ -171,7 +221,7 @@ impl<'a> Summary<'a> {
     pub fn each(&self, mut item: impl FnMut(Item<'_>)) -> Option<Vec<u64>> {
         let mut reader = Reader { bytes: self.items, queues: Vec::new() };
         let mut last = Last::default();
-        let (mut queues, mut settled) = (Vec::new(), Vec::new());
+        let (mut queues, mut settled, mut transactions) = (Vec::new(), Vec::new(), Vec::new());
         while !reader.bytes.is_empty() {
             match reader.byte()? {
                 MESSAGE => {
@@ -184,7 +234,7 @@ impl<'a> Summary<'a> {
                     for _ in 0..reader.number()? {
                         queues.push(reader.queue()?);
                     }
-                    last = Last { sequence, published_ms, block };
+                    last = Last { sequence, published_ms, block, ..last };
                     let message = SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes };
                     item(Item::Message(message, &queues));
                 }
@@ -195,6 +245,21 @@ impl<'a> Summary<'a> {
                         settled.push((last.sequence, reader.queue()?));
                     }
                     item(Item::Settled(&settled));
+                }
+                PREPARED => {
+                    last.tx = reader.signed(last.tx)?;
+                    last.sequence = reader.signed(last.sequence)?;
+                    let records = u32::try_from(reader.number()?).ok()?;
+                    item(Item::Prepared { tx: TxName(last.tx), first: last.sequence, records });
+                }
+                STEP => {
+                    let step = *STEPS.get(usize::from(reader.byte()?))?;
+                    transactions.clear();
+                    for _ in 0..reader.number()? {
+                        last.tx = reader.signed(last.tx)?;
+                        transactions.push(TxName(last.tx));
+                    }
+                    item(Item::Step(step, &transactions));
                 }
                 _ => return None,
             }
@@ -254,6 +319,8 @@ mod tests {
     enum Put {
         Message(u64, u64, Option<u64>, u32, Vec<u64>, usize),
         Settled(Vec<(u64, u64)>),
+        Prepared(u64, u64, u32),
+        Step(usize, Vec<u64>),
     }
 
     fn puts() -> impl Strategy<Value = Vec<Put>> {
@@ -261,8 +328,12 @@ mod tests {
         let message =
             (any::<u64>(), any::<u64>(), prop::option::of(0..u64::MAX - 1), 0u32..3, queues, 0usize..300)
                 .prop_map(|(s, p, t, b, q, l)| Put::Message(s, p, t, b, q, l));
-        let settled = prop::collection::vec((any::<u64>(), 0u64..9), 0..5).prop_map(Put::Settled);
-        prop::collection::vec(prop_oneof![message, settled], 0..50)
+        let settled = prop::collection::vec((any::<u64>(), 0u64..9), 1..5).prop_map(Put::Settled);
+        let prepared =
+            any::<(u64, u64, u32)>().prop_map(|(tx, first, records)| Put::Prepared(tx, first, records));
+        let step = (0usize..4, prop::collection::vec(any::<u64>(), 0..4))
+            .prop_map(|(step, txs)| Put::Step(step, txs));
+        prop::collection::vec(prop_oneof![message, settled, prepared, step], 0..50)
     }
 
     /// What was put, in words that can be compared.
@@ -287,6 +358,16 @@ mod tests {
                     writer.settled(&settled);
                     items.push(in_words(&Item::Settled(&settled)));
                 }
+                Put::Prepared(tx, first, records) => {
+                    let tx = TxName(tx);
+                    writer.prepared(tx, first, records);
+                    items.push(in_words(&Item::Prepared { tx, first, records }));
+                }
+                Put::Step(step, transactions) => {
+                    let transactions: Vec<TxName> = transactions.into_iter().map(TxName).collect();
+                    writer.step(STEPS[step], transactions.iter().copied());
+                    items.push(in_words(&Item::Step(STEPS[step], &transactions)));
+                }
             }
         }
         (writer.finish(3, 9, 4096, 20), items)
@@ -302,6 +383,21 @@ mod tests {
             prop_assert!(summary.each(|item| read.push(in_words(&item))).is_some());
             prop_assert_eq!(read, items);
             prop_assert!(Summary::read(&bytes, 2, 9).is_none() && Summary::read(&bytes, 3, 8).is_none());
+        }
+
+        #[test]
+        fn one_of_version_1_is_read(puts in puts()) {
+            let (mut bytes, items) = write(&puts);
+            bytes[8] = 1;
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..HEAD_BYTES]), &bytes[HEAD_BYTES + 4..]);
+            bytes[HEAD_BYTES..HEAD_BYTES + 4].copy_from_slice(&crc.to_le_bytes());
+            let mut read = Vec::new();
+            Summary::read(&bytes, 3, 9).unwrap().each(|item| read.push(in_words(&item)));
+            prop_assert_eq!(read, items);
+            bytes[8] = 3;
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..HEAD_BYTES]), &bytes[HEAD_BYTES + 4..]);
+            bytes[HEAD_BYTES..HEAD_BYTES + 4].copy_from_slice(&crc.to_le_bytes());
+            prop_assert!(Summary::read(&bytes, 3, 9).is_none(), "a later version is passed over");
         }
 
         #[test]

@@ -13,6 +13,7 @@ mod paging;
 mod queues;
 mod settings;
 mod time;
+mod transactions;
 mod waiting_room;
 mod waits;
 
@@ -28,6 +29,7 @@ use self::dead_letter::{DeadLetters, Reason};
 use self::deadlines::{Deadlines, Due};
 use self::paging::{PendingGet, Spilling};
 use self::time::Rubble;
+use self::transactions::Transactions;
 use self::waiting_room::RoomConfirm;
 pub use self::waiting_room::WaitingRoom;
 pub use self::waits::WaitTimes;
@@ -130,6 +132,7 @@ pub(super) struct Owner {
     /// Bytes of records that wait in front of queues.
     outside_bytes: u64,
     rubble: VecDeque<Rubble>,
+    transactions: Transactions,
     memory_budget_bytes: u64,
     /// Of durable queues that do not say otherwise.
     durability: Durability,
@@ -177,6 +180,7 @@ impl Owner {
             room_confirms: Slab::new(),
             outside_bytes: 0,
             rubble: VecDeque::new(),
+            transactions: Transactions::default(),
             memory_budget_bytes,
             durability,
             pressed: false,
@@ -199,7 +203,7 @@ impl Owner {
 
     /// Bytes that messages take here.
     pub fn memory_bytes(&self) -> u64 {
-        self.store.bytes() + self.deadlines.bytes() + self.outside_bytes
+        self.store.bytes() + self.deadlines.bytes() + self.outside_bytes + self.transactions.bytes
     }
 
     pub fn note_log(&mut self, backlog_bytes: u64, behind: bool, short_of_space: bool) {
@@ -281,7 +285,7 @@ impl Owner {
                 accepted &= from.is_none_or(|from| from.channel != DEAD_LETTERS);
                 continue;
             };
-            let entered = self.admit_to(out, slot, record, &mut stored, ttl_ms);
+            let entered = self.admit_to(out, slot, record, &mut stored, ttl_ms, false);
             match entered {
                 Entered::Gone => {}
                 Entered::Ready | Entered::Claimed => {
@@ -344,7 +348,7 @@ impl Owner {
         }
     }
 
-    /// Enters the message in one queue.
+    /// Enters the message in one queue; if that was `promised`, however full it is.
     #[inline(always)]
     fn admit_to<E: Effects>(
         &mut self,
@@ -353,12 +357,14 @@ impl Owner {
         record: RecordRef<'_>,
         stored: &mut Option<u32>,
         ttl_ms: Option<u64>,
+        promised: bool,
     ) -> Entered {
         if self.queue_at(slot).dirty {
             // Something came back earlier in this step, and goes first.
             self.serve(out, slot);
         }
         if let Some(bound) = self.queue_at(slot).settings.bound
+            && !promised
             && let Some(turned_away) = self.turned_away(slot, bound, record)
         {
             return turned_away;
@@ -613,6 +619,7 @@ impl Owner {
     pub fn committed<E: Effects>(&mut self, out: &mut Outward<'_, E>, frontier: LogSequence) {
         self.committed = frontier;
         self.finish_spills(out);
+        self.tell_committed(out);
         while let Some(waiting) = self.waiting.front()
             && waiting.sequence <= frontier
         {
@@ -641,5 +648,6 @@ impl Owner {
             assert_eq!(references, self.store.references(), "every stored message is in a queue");
         }
         self.assert_credit();
+        self.assert_parts();
     }
 }

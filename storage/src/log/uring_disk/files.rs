@@ -61,6 +61,14 @@ pub fn truncate_segment(directory: &Path, segment: u64, bytes: u64) -> io::Resul
     file.sync_all()
 }
 
+/// Brings what was written to a segment to stable storage.
+///
+/// # Errors
+/// When its file cannot be synced.
+pub fn sync_segment(directory: &Path, segment: u64) -> io::Result<()> {
+    File::open(path(directory, segment))?.sync_all()
+}
+
 /// A segment's file.
 pub(super) fn path(directory: &Path, segment: u64) -> PathBuf {
     directory.join(name(segment))

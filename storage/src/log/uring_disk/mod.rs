@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use files::{DirectoryFiles, list_segments, truncate_segment};
+pub use files::{DirectoryFiles, list_segments, sync_segment, truncate_segment};
 
 use self::files::Files;
 use self::helper::{Doorbell, Helper, Job};
