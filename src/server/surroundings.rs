@@ -4,7 +4,7 @@
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogSequence, Logged,
-    MessageProperty, PropertyFormat, Reply, Returns, WaitedProperties,
+    MessageProperty, PropertyFormat, Reply, Returns, Traced, WaitedProperties,
 };
 use lepus_shards::topology::StoreWrite;
 use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId, Value};
@@ -162,6 +162,10 @@ impl<P: FrontEnd> FrontEnd for Surroundings<P> {
 
     fn publishing_held(&mut self, to: Address, held: bool) {
         self.front.publishing_held(to, held);
+    }
+
+    fn traced(&self, message: &MessageView<'_>, traced: &Traced<'_>) -> Vec<u8> {
+        self.front.traced(message, traced)
     }
 
     fn publishing_blocked(&mut self, blocked: bool) {

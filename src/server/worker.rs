@@ -381,8 +381,9 @@ impl<P: Protocol> Worker<P> {
     }
 
     fn adopt(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<Rc<Connection>> {
+        let local = stream.local_addr()?;
         let socket = Socket::adopt(stream)?;
-        let slot = self.around.front.accept(peer, self.now_ms());
+        let slot = self.around.front.accept(peer, local, self.now_ms());
         let connection = Rc::new(Connection::new(slot, peer, socket));
         let index = slot as usize;
         if self.connections.len() <= index {

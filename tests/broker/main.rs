@@ -15,6 +15,7 @@ mod delayed;
 mod durable;
 mod errors;
 mod exchanges;
+mod firehose;
 mod flood;
 mod handshake;
 mod hostile;

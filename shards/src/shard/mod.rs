@@ -13,6 +13,7 @@ mod control;
 mod dead_letters;
 mod direct_reply;
 mod effects;
+mod firehose;
 mod front_end;
 mod history;
 mod home;
@@ -30,6 +31,7 @@ use self::batch::PeerMessage;
 use self::confirms::Confirms;
 use self::control::Control;
 pub use self::effects::{Backplane, Effects, Loaded, LogSequence, Logged};
+pub use self::firehose::{TraceEvent, Traced};
 pub use self::front_end::{
     Address, FrontEnd, HeaderSource, MessageProperty, NewConnection, NewConsumer, NoHeaders, Publish,
     Published, Reply, Request, Restored, Verdict,
@@ -185,7 +187,10 @@ impl Shard {
 
     /// Begins a channel of an open connection.
     pub fn open_channel(&mut self, connection: ConnectionId, number: u16) -> ChannelId {
-        self.home.open_channel(connection, number)
+        let id = self.home.open_channel(connection, number);
+        let channel = self.home.open_channel_mut(id);
+        channel.traced = self.topology.is_traced(channel.vhost);
+        id
     }
 
     /// From now on the channel's publishes are counted and confirmed.
@@ -502,7 +507,7 @@ impl Shard {
         loop {
             let mut out = Outward { shard: self.id, fx, home: &mut self.home };
             self.owner.serve_dirty(&mut out);
-            if self.publish_dead_letters(fx) {
+            if self.publish_dead_letters(fx) || self.publish_taps(fx) {
                 continue;
             }
             let Some(message) = self.home.loopback.pop_front() else { break };
@@ -532,6 +537,7 @@ impl Shard {
                     let dropped = self.owner.drop_queue(&mut out, "", *queue, false, false);
                     debug_assert!(dropped.is_ok(), "without conditions nothing is refused");
                 }
+                Change::TraceVhost { vhost, on } => self.home.trace_vhost(*vhost, *on),
                 _ => self.forget_histories(change),
             }
         }
