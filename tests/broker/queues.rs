@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lepus_tests::wire::{Close, basic_consume};
-use lepus_tests::{Arguments, Broker, Delivery, Event, Method, Properties, Setup, Wire};
+use lepus_tests::{Arguments, Broker, Delivery, Event, Properties, Setup, Wire};
 
 const DURABLE: [bool; 5] = [false, true, false, false, false];
 
@@ -134,42 +133,6 @@ fn priorities_hold_after_a_restart() {
     let mut wire = broker.channel();
     let order: Vec<u8> = wire.drain(1, "q").iter().map(|got| got.body[0]).collect();
     assert_eq!(order, b"14203");
-    broker.stop();
-}
-
-#[test]
-fn a_delivery_that_is_kept_too_long_closes_its_channel_and_goes_to_another() {
-    let Some(broker) = Broker::own(Setup::new().set("amqp.consumer_timeout_ms=200")) else { return };
-    let mut wire = broker.channel();
-    wire.declare(1, "q");
-    wire.publish(1, "", "q", b"m");
-    wire.open(7);
-    wire.consume(7, "q", "late", false);
-    wire.delivery();
-    let text = "PRECONDITION_FAILED - delivery acknowledgement on channel 7 timed out. Timeout value used: 200 ms. \
-                This timeout value can be configured, see consumers doc guide to learn more";
-    assert_eq!(wire.closed(), Close { channel: 7, code: 406, text: text.to_owned(), ids: (0, 0) });
-    wire.close_ok(7);
-    let again = get(&mut wire, "q", true);
-    assert!(again.redelivered, "the connection and its other channels live");
-    wire.open(7);
-    broker.stop();
-}
-
-#[test]
-fn gets_from_a_queue_with_a_single_active_consumer_are_405() {
-    let Some(broker) = Broker::own(Setup::new()) else { return };
-    let mut wire = broker.channel();
-    declare(&mut wire, "single", &Arguments::new().bool("x-single-active-consumer", true));
-    wire.send_method(1, &Method::new(60, 70).short(0).shortstr("single").bits(&[true]));
-    let text = "RESOURCE_LOCKED - cannot obtain access to locked queue 'single' in vhost '/'. basic.get operations \
-                are not supported by classic queues with single active consumer";
-    assert_eq!(wire.closed(), Close { channel: 1, code: 405, text: text.to_owned(), ids: (60, 70) });
-    wire.close_ok(1);
-    wire.open(1);
-    wire.send_method(1, &basic_consume("single", "t", false, true, &Arguments::new()));
-    let text = "ACCESS_REFUSED - queue 'single' in vhost '/' in exclusive use";
-    assert_eq!(wire.closed(), Close { channel: 1, code: 403, text: text.to_owned(), ids: (60, 20) });
     broker.stop();
 }
 
