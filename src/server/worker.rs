@@ -228,6 +228,9 @@ impl<P: Protocol> Worker<P> {
         let now_us = self.now_us();
         self.timings.rounds.enter(stage, slot, now_us);
         self.shard.set_time_us(now_us);
+        if let Some(log) = &mut self.around.log {
+            log.set_time(now_us / 1_000);
+        }
         now_us
     }
 

@@ -267,6 +267,14 @@ impl Wire {
         Some(self.delivery())
     }
 
+    /// The next message for a consumer, if it may take longer than [`PATIENCE`].
+    pub fn patient_delivery(&mut self, patience: Duration) -> Delivery {
+        if self.kept.is_empty() && self.input.is_empty() {
+            assert!(!self.is_silent_for(patience), "the broker sent nothing for {patience:?}");
+        }
+        self.delivery()
+    }
+
     /// This many messages for consumers.
     pub fn deliveries(&mut self, count: usize) -> Vec<Delivery> {
         (0..count).map(|_| self.delivery()).collect()
