@@ -476,9 +476,10 @@ impl Shard {
         self.home.emit_confirms(fx);
     }
 
-    /// Purged and deleted messages are left to be carried off: [`Self::tick`] has work to do.
+    /// Purged and deleted messages are left to be carried off, or expired ones that were read: [`Self::tick`] has
+    /// work to do.
     pub fn has_rubble(&self) -> bool {
-        self.owner.has_rubble()
+        self.owner.has_rubble() || self.owner.has_expired_to_end()
     }
 
     /// More messages could leave memory now: the next turn is to come soon.
