@@ -161,6 +161,9 @@ fn run(
 fn report_cpu(broker: &Broker, before: f64, count: u64) {
     let used = os::cpu_seconds(broker.pid()) - before;
     println!("  broker: {used:.2} s of CPU, {:.2} µs a message", used * 1e6 / count as f64);
+    let log = broker.log();
+    let stalls: Vec<&str> = log.lines().filter(|line| line.contains("a turn took")).collect();
+    println!("  {} stalls logged: {:#?}", stalls.len(), &stalls[..stalls.len().min(10)]);
 }
 
 #[test]
