@@ -4,6 +4,7 @@
 //! or the command line is wrong, 130 a load run was interrupted.
 
 mod policy;
+mod trace;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -18,11 +19,13 @@ use lepus_bench::cli::BenchArgs;
 use thiserror::Error;
 
 use self::policy::PolicyCommand;
+use self::trace::TraceCommand;
 use crate::boot::{self, BootError, ServerPlan, Supervisor};
 use crate::check_store::{CheckError, check_store};
 use crate::config::{Assignment, Config, ConfigError, FILE_VARIABLE, Sources};
 use crate::doctor::{self, Action, DoctorError};
 use crate::policies::PolicyError;
+use crate::stored_topology::StoredTopologyError;
 
 /// An AMQP 0-9-1 broker for dedicated Linux servers.
 #[derive(Debug, Parser)]
@@ -53,6 +56,9 @@ enum Command {
     /// Policies of a stopped broker: what is asked of queues and exchanges by their names.
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Tracing of a stopped broker's vhosts: what goes in and out is published once more, for whoever looks.
+    #[command(subcommand)]
+    Trace(TraceCommand),
     /// Put load on a broker, Lepus or another, and say what it does and what it costs.
     Bench(BenchArgs),
 }
@@ -138,6 +144,8 @@ enum CliError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     #[error(transparent)]
+    Trace(#[from] StoredTopologyError),
+    #[error(transparent)]
     Bench(#[from] BenchError),
     #[error(transparent)]
     Doctor(#[from] DoctorError),
@@ -175,6 +183,7 @@ pub fn run<E: Display>(
         Command::Doctor(args) => examine(&args, environment.into_iter().collect()),
         Command::CheckStore { directory } => check_data(directory),
         Command::Policy(command) => policy::run(command).map(|text| print(&text)).map_err(CliError::from),
+        Command::Trace(command) => trace::run(command).map(|text| print(&text)).map_err(CliError::from),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -284,7 +293,8 @@ fn exit_code(error: &CliError) -> u8 {
         CliError::Damaged { .. } | CliError::Bench(_) => 1,
         CliError::Doctor(DoctorError::Unfit | DoctorError::NotChanged { .. }) => 1,
         CliError::Doctor(_) => 2,
-        CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) | CliError::Policy(_) => 2,
+        CliError::Usage(_) | CliError::Config(_) | CliError::Check(_) => 2,
+        CliError::Policy(_) | CliError::Trace(_) => 2,
     }
 }
 

@@ -13,6 +13,7 @@ fn serve_args(flags: &[&str]) -> ServeArgs {
         | Command::Doctor(_)
         | Command::CheckStore { .. }
         | Command::Policy(_)
+        | Command::Trace(_)
         | Command::Bench(_) => {
             unreachable!("serve was given")
         }

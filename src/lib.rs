@@ -8,6 +8,7 @@ pub mod config;
 pub mod doctor;
 pub mod policies;
 pub mod server;
+pub mod stored_topology;
 
 #[cfg(test)]
 mod test_dir;

@@ -1,4 +1,5 @@
 use lepus_shards::topology::ApplyTo;
+use lepus_storage::{DataDir, DataDirError};
 
 use super::*;
 use crate::test_dir::TestDir;
@@ -52,10 +53,14 @@ fn a_directory_that_is_in_use_or_not_there_is_refused() {
     let folder = TestDir::new();
     let held = DataDir::open(folder.path()).unwrap();
     let in_use = StoredPolicies::open(folder.path(), "/").err().unwrap();
-    assert!(matches!(in_use, PolicyError::DataDir(DataDirError::Locked { .. })), "{in_use}");
+    assert!(
+        matches!(in_use, PolicyError::Stored(StoredTopologyError::DataDir(DataDirError::Locked { .. }))),
+        "{in_use}"
+    );
     drop(held);
     let missing = folder.path().join("missing");
-    assert!(matches!(StoredPolicies::open(&missing, "/"), Err(PolicyError::Missing { .. })));
+    let refused = StoredPolicies::open(&missing, "/");
+    assert!(matches!(refused, Err(PolicyError::Stored(StoredTopologyError::Missing { .. }))));
     assert!(!missing.exists(), "a wrong name leaves nothing behind");
 }
 

@@ -28,8 +28,11 @@ pub const PAGED_OUT_PER_TURN: u64 = 2048;
 /// Queues that are looked at in a turn for what can leave memory.
 pub const PAGING_QUEUES_PER_TURN: usize = 256;
 
-/// How long an expired message that is being read from disk waits before it is looked at again.
-pub const EXPIRED_LOAD_RETRY_MS: u64 = 5;
+/// Expired messages of one queue that may wait for a read at once: fewer than the reads that a log keeps.
+pub const EXPIRED_READS_MAX: usize = 4;
+
+/// Expired messages that were read and are ended in one step.
+pub const EXPIRED_PER_STEP: usize = 1024;
 
 /// Batches in flight from one shard to another on one lane.
 pub const RING_BATCHES: usize = 64;

@@ -19,7 +19,7 @@ use super::copies;
 use super::edit;
 use super::front::Front;
 use super::properties::Parts;
-use super::table::{Field, fields, put_table};
+use super::table::{Field, array, fields, long, long_string, put_table};
 
 const DEATHS: &[u8] = b"x-death";
 
@@ -63,27 +63,6 @@ impl<'a> Entry<'a> {
             field.value = count.into();
         }
     }
-}
-
-fn long_string(text: &[u8]) -> Vec<u8> {
-    let mut value = vec![b'S'];
-    value.extend_from_slice(&(text.len() as u32).to_be_bytes());
-    value.extend_from_slice(text);
-    value
-}
-
-fn long(number: i64) -> Vec<u8> {
-    let mut value = vec![b'l'];
-    value.extend_from_slice(&number.to_be_bytes());
-    value
-}
-
-fn array(values: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
-    let items: Vec<u8> = values.into_iter().flatten().collect();
-    let mut value = vec![b'A'];
-    value.extend_from_slice(&(items.len() as u32).to_be_bytes());
-    value.extend_from_slice(&items);
-    value
 }
 
 fn new_entry<'a>(

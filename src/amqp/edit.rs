@@ -16,7 +16,7 @@ use super::table::{entries, table_size};
 
 /// How long a property is.
 #[derive(Clone, Copy)]
-enum Form {
+pub(super) enum Form {
     /// A byte for its length, and the text.
     Short,
     Table,
@@ -41,18 +41,29 @@ const FORMS: [(u16, Form); 14] = [
     (CLUSTER_ID, Form::Short),
 ];
 
+/// The properties that are in well-formed ones, in their order: flag, form and bytes, its length included.
+pub(super) fn properties(bytes: &[u8]) -> impl Iterator<Item = (u16, Form, &[u8])> {
+    let flags = bytes.first_chunk().map_or(0, |flags| u16::from_be_bytes(*flags));
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    let present = FORMS.into_iter().filter(move |(flag, _)| flags & flag != 0);
+    present.map_while(move |(flag, form)| {
+        let size = match form {
+            Form::Short => 1 + usize::from(*rest.first()?),
+            Form::Table => table_size(rest)?,
+            Form::Fixed(size) => size,
+        };
+        let (property, behind) = rest.split_at_checked(size)?;
+        rest = behind;
+        Some((flag, form, property))
+    })
+}
+
 /// Where a property lies in well-formed properties, its length included; none if it is not there.
 pub(super) fn span(bytes: &[u8], wanted: u16) -> Option<Range<usize>> {
-    let flags = u16::from_be_bytes(*bytes.first_chunk()?);
     let mut start = 2;
-    for (flag, form) in FORMS.iter().filter(|(flag, _)| flags & flag != 0) {
-        let end = start
-            + match form {
-                Form::Short => 1 + usize::from(*bytes.get(start)?),
-                Form::Table => table_size(bytes.get(start..)?)?,
-                Form::Fixed(size) => *size,
-            };
-        if *flag == wanted {
+    for (flag, _, property) in properties(bytes) {
+        let end = start + property.len();
+        if flag == wanted {
             return Some(start..end);
         }
         start = end;

@@ -21,6 +21,8 @@ pub struct FrontConfig {
     pub channel_max: u16,
     /// Largest frame, offered in tune, in bytes.
     pub frame_max: u32,
+    /// Consumers that a channel may have; 0 is no bound.
+    pub consumers_per_channel_max: usize,
     /// Heartbeat interval offered in tune, in seconds; 0 is none.
     pub heartbeat_s: u16,
     /// Largest body, in bytes.
@@ -117,13 +119,14 @@ impl Front {
     }
 
     /// A new connection; its slot names it in every other call until [`super::disconnected`].
-    pub fn accept(&mut self, peer: SocketAddr, now_ms: u64) -> u32 {
+    pub fn accept(&mut self, peer: SocketAddr, local: SocketAddr, now_ms: u64) -> u32 {
         self.now_ms = self.now_ms.max(now_ms);
         let peer = Peer {
             phase: Phase::Header,
             connection: None,
             vhost: VhostId(0),
             user: String::new(),
+            ends: (peer, local),
             from_loopback: peer.ip().to_canonical().is_loopback(),
             capabilities: Capabilities::default(),
             output: Output::default(),

@@ -50,6 +50,7 @@ fn server_properties(product: &str, version: &str, cluster_name: &str) -> FieldT
         "consumer_priorities",
         "authentication_failure_close",
         "per_consumer_qos",
+        "direct_reply_to",
     ] {
         capabilities.insert(name.into(), AMQPValue::Boolean(true));
     }

@@ -337,8 +337,12 @@ fn take_consume<E: HasFront>(
         "" => generated_tag(),
         tag => tag.to_owned(),
     };
-    let peer = fx.front().peer(at.slot);
-    if peer.consumers.values().any(|name| name.channel == at.number && *name.tag == *tag) {
+    let most = fx.front().config.consumers_per_channel_max;
+    let mut consumers = fx.front().peer(at.slot).consumers.values().filter(|name| name.channel == at.number);
+    if most > 0 && consumers.clone().count() >= most {
+        return at.refuse(NOT_ALLOWED, format!("reached maximum ({most}) of consumers per channel"));
+    }
+    if consumers.any(|name| *name.tag == *tag) {
         return at.refuse(NOT_ALLOWED, format!("attempt to reuse consumer tag '{tag}'"));
     }
     let arguments = to_arguments(&consume.arguments);

@@ -29,6 +29,7 @@ mod replies;
 mod session;
 mod table;
 mod timing;
+mod trace;
 mod transactions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod trial;

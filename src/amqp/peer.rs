@@ -1,5 +1,7 @@
 //! The protocol's state of one connection and of its channels.
 
+use std::net::SocketAddr;
+
 use lepus_shards::{ChannelId, ConnectionId, ConsumerId, VhostId};
 use rustc_hash::FxHashMap;
 
@@ -215,6 +217,8 @@ pub struct Peer {
     pub connection: Option<ConnectionId>,
     pub vhost: VhostId,
     pub user: String,
+    /// The client's address, and ours.
+    pub ends: (SocketAddr, SocketAddr),
     pub from_loopback: bool,
     pub capabilities: Capabilities,
     pub output: Output,

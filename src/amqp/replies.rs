@@ -2,7 +2,7 @@
 
 use amq_protocol::protocol::{AMQPClass, basic, channel, connection, exchange, queue, tx};
 use lepus_shards::message::MessageView;
-use lepus_shards::shard::{Address, FrontEnd, Reply};
+use lepus_shards::shard::{Address, FrontEnd, Reply, Traced};
 use lepus_shards::{ConsumerId, DeliveryTag, Refusal};
 
 use super::codec::{put_confirm, put_deliver, put_get_ok, put_return};
@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::front::Front;
 use super::method;
 use super::peer::{Asked, Busy, ChannelState, ConsumerName, Pause};
+use super::trace;
 
 impl FrontEnd for Front {
     fn deliver(
@@ -118,6 +119,14 @@ impl FrontEnd for Front {
         if !held {
             self.mark_resumable(slot);
         }
+    }
+
+    fn traced(&self, message: &MessageView<'_>, traced: &Traced<'_>) -> Vec<u8> {
+        let peer = self.peers.get(traced.channel.connection.slot as usize);
+        let connection = peer.map(|peer| format!("{} -> {}", peer.ends.0, peer.ends.1)).unwrap_or_default();
+        let user = peer.map_or("", |peer| &peer.user);
+        let party = trace::Party { node: &self.config.cluster_name, connection: &connection, user };
+        trace::traced(message, traced, &party)
     }
 
     fn publishing_blocked(&mut self, blocked: bool) {

@@ -385,7 +385,8 @@ fn open_channel<E: HasFront>(
     if most > 0 && (usize::from(number) > most || open >= most) {
         let text =
             format!("number of channels opened ({open}) has reached the negotiated channel_max ({most})");
-        return Err(Failure { ids, ..Failure::new(NOT_ALLOWED, text, ids) });
+        // RabbitMQ names no method here.
+        return Err(Failure::new(NOT_ALLOWED, text, (0, 0)));
     }
     let connection = peer.connection.expect("a running connection has a name");
     let id = shard.open_channel(connection, number);

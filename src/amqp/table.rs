@@ -23,7 +23,7 @@ fn check_nested(bytes: &[u8], depth: usize, table: bool) -> Result<&[u8], Malfor
     if depth > TABLE_DEPTH_MAX {
         return Err(Malformed);
     }
-    let (mut inside, rest) = long(bytes)?;
+    let (mut inside, rest) = prefixed(bytes)?;
     while !inside.is_empty() {
         if table {
             inside = short(inside)?.1;
@@ -43,7 +43,7 @@ fn check_value(bytes: &[u8], depth: usize) -> Result<&[u8], Malformed> {
         b'I' | b'i' | b'f' => skip(value, 4),
         b'D' => skip(value, 5),
         b'l' | b'L' | b'd' | b'T' => skip(value, 8),
-        b'S' | b'x' => Ok(long(value)?.1),
+        b'S' | b'x' => Ok(prefixed(value)?.1),
         b'A' => check_nested(value, depth + 1, false),
         b'F' => check_nested(value, depth + 1, true),
         _ => Err(Malformed),
@@ -64,7 +64,7 @@ pub(super) struct Entry<'a> {
 
 /// The fields on the outermost level of a well-formed table, its length in front.
 pub(super) fn entries(table: &[u8]) -> impl Iterator<Item = Entry<'_>> {
-    let mut inside = long(table).map_or(&[][..], |(inside, _)| inside);
+    let mut inside = prefixed(table).map_or(&[][..], |(inside, _)| inside);
     std::iter::from_fn(move || {
         let (name, value) = short(inside).ok()?;
         let rest = check_value(value, 0).ok()?;
@@ -77,13 +77,13 @@ pub(super) fn entries(table: &[u8]) -> impl Iterator<Item = Entry<'_>> {
 
 /// The long strings of a well-formed array, its length in front; what else is in it is passed over.
 pub(super) fn long_strings(array: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut inside = long(array).map_or(&[][..], |(inside, _)| inside);
+    let mut inside = prefixed(array).map_or(&[][..], |(inside, _)| inside);
     std::iter::from_fn(move || {
         while !inside.is_empty() {
             let value = inside;
             inside = check_value(value, 0).ok()?;
             if value[0] == b'S' {
-                return long(&value[1..]).ok().map(|(text, _)| text);
+                return prefixed(&value[1..]).ok().map(|(text, _)| text);
             }
         }
         None
@@ -92,7 +92,7 @@ pub(super) fn long_strings(array: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Bytes of the table at the start of `bytes`, its length included.
 pub(super) fn table_size(bytes: &[u8]) -> Option<usize> {
-    long(bytes).ok().map(|(inside, _)| 4 + inside.len())
+    prefixed(bytes).ok().map(|(inside, _)| 4 + inside.len())
 }
 
 /// RabbitMQ's name of a field's type.
@@ -123,14 +123,14 @@ pub(super) fn kind_name(kind: u8) -> &'static str {
 pub fn find_text<'a>(table: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     let (kind, value) = find_value(table, wanted)?.split_first()?;
     match kind {
-        b'S' => long(value).ok().map(|(text, _)| text),
+        b'S' => prefixed(value).ok().map(|(text, _)| text),
         _ => Some(&[]),
     }
 }
 
 /// What follows this name: the value's type, the value, and all that is behind it.
 fn find_value<'a>(table: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
-    let (mut inside, _) = long(table).ok()?;
+    let (mut inside, _) = prefixed(table).ok()?;
     while !inside.is_empty() {
         let (name, value) = short(inside).ok()?;
         if name == wanted {
@@ -150,7 +150,7 @@ pub struct Field<'a> {
 
 /// The fields of a well-formed table (its length in front), on its outermost level.
 pub fn fields(table: &[u8]) -> impl Iterator<Item = Field<'_>> {
-    let mut inside = long(table).map_or(&[][..], |(inside, _)| inside);
+    let mut inside = prefixed(table).map_or(&[][..], |(inside, _)| inside);
     std::iter::from_fn(move || {
         let (name, value) = short(inside).ok()?;
         let rest = check_value(value, 0).ok()?;
@@ -172,6 +172,30 @@ pub fn put_table(out: &mut Vec<u8>, fields: &[Field<'_>]) {
     out[start..start + 4].copy_from_slice(&len.to_be_bytes());
 }
 
+/// A text as a field's value, its type in front.
+pub(super) fn long_string(text: &[u8]) -> Vec<u8> {
+    let mut value = vec![b'S'];
+    value.extend_from_slice(&(text.len() as u32).to_be_bytes());
+    value.extend_from_slice(text);
+    value
+}
+
+/// A number of 64 bits as a field's value.
+pub(super) fn long(number: i64) -> Vec<u8> {
+    let mut value = vec![b'l'];
+    value.extend_from_slice(&number.to_be_bytes());
+    value
+}
+
+/// Values as the value of one field.
+pub(super) fn array(values: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    let items: Vec<u8> = values.into_iter().flatten().collect();
+    let mut value = vec![b'A'];
+    value.extend_from_slice(&(items.len() as u32).to_be_bytes());
+    value.extend_from_slice(&items);
+    value
+}
+
 /// Passes over `count` bytes.
 pub fn skip(bytes: &[u8], count: usize) -> Result<&[u8], Malformed> {
     bytes.get(count..).ok_or(Malformed)
@@ -183,7 +207,8 @@ pub fn short(bytes: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     rest.split_at_checked(usize::from(len)).ok_or(Malformed)
 }
 
-fn long(bytes: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+/// What has its length in front, and what follows it.
+fn prefixed(bytes: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let (len, rest) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
     rest.split_at_checked(u32::from_be_bytes(*len) as usize).ok_or(Malformed)
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
-    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, TransactionLog,
-    WaitedProperties,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, Traced,
+    TransactionLog, WaitedProperties,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{
@@ -141,6 +141,9 @@ impl FrontEnd for Alone {
     fn publishing_held(&mut self, to: Address, held: bool) {
         self.front.publishing_held(to, held);
     }
+    fn traced(&self, message: &MessageView<'_>, traced: &Traced<'_>) -> Vec<u8> {
+        self.front.traced(message, traced)
+    }
     fn publishing_blocked(&mut self, blocked: bool) {
         self.front.publishing_blocked(blocked);
     }
@@ -177,6 +180,7 @@ impl Trial {
         let front = Front::new(FrontConfig {
             channel_max: 2047,
             frame_max: 131_072,
+            consumers_per_channel_max: 0,
             heartbeat_s: 60,
             max_message_bytes: 1 << 20,
             handshake_timeout_ms: 10_000,
@@ -193,7 +197,8 @@ impl Trial {
 
     /// A connection on which nothing has been said.
     pub fn accept(&mut self) -> u32 {
-        self.around.front.accept("127.0.0.1:1".parse().unwrap(), self.now_ms)
+        let (peer, local) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:5672".parse().unwrap());
+        self.around.front.accept(peer, local, self.now_ms)
     }
 
     /// What the client sends, and a turn of the shard.

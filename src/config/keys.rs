@@ -161,6 +161,10 @@ keys! {
     "amqp.channel_max" channel_max: u16 = 2047,
         "an integer from 1 to 65535", if |n| *n >= 1;
 
+    /// Most consumers of one channel; 0 is no bound.
+    "amqp.consumers_per_channel_max" consumers_per_channel_max: u32 = 0,
+        "an integer from 0 to 4294967295";
+
     /// Largest frame, in bytes. Larger bodies are split over frames.
     "amqp.frame_max_bytes" frame_max_bytes: u32 = 131_072,
         "an integer from 4096 to 16777216", if |n| (4096..=16 << 20).contains(n);

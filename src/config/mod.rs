@@ -42,6 +42,7 @@ impl Config {
             heartbeat_s: self.heartbeat_s,
             channel_max: self.channel_max,
             frame_max_bytes: self.frame_max_bytes,
+            consumers_per_channel_max: self.consumers_per_channel_max,
             max_message_bytes: self.max_message_bytes,
             memory_per_shard_bytes: budget / shards.max(1) as u64,
             durability: self.durability,

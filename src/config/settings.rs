@@ -23,6 +23,8 @@ pub struct Settings {
     pub channel_max: u16,
     /// Largest frame, header and end byte included, offered in `connection.tune`.
     pub frame_max_bytes: u32,
+    /// Most consumers of a channel; 0 is no bound.
+    pub consumers_per_channel_max: u32,
     /// Largest body of a message.
     pub max_message_bytes: u64,
     /// Message memory of *one* shard: the configured budget divided by the number of shards.

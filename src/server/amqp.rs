@@ -33,6 +33,11 @@ pub fn run(plan: ServerPlan) -> Result<(), ServerError> {
     let (epoch, mut store) = (plan.boot_epoch as u32, plan.store);
     // Where queues are comes first: their messages follow, now or at the next start.
     store::write_now(&mut store, writer.take_store_writes())?;
+    for (vhost, name) in writer.topology().vhosts() {
+        if writer.topology().is_traced(vhost) {
+            tracing::warn!(vhost = %name, "what is published and delivered here is traced: `lepus trace off` ends it");
+        }
+    }
     let queues = recovery::durable_queues(&changes);
     let logs = recovery::recover_logs(&plan.data_dir, shards, epoch, &log_settings(&settings), &queues)?;
     let broker = Broker {
@@ -83,6 +88,7 @@ fn front_config(settings: &Settings, authenticate: Arc<Credentials>) -> FrontCon
     FrontConfig {
         channel_max: settings.channel_max,
         frame_max: settings.frame_max_bytes,
+        consumers_per_channel_max: settings.consumers_per_channel_max as usize,
         heartbeat_s: settings.heartbeat_s,
         max_message_bytes: settings.max_message_bytes,
         handshake_timeout_ms: settings.handshake_timeout_ms,
@@ -112,8 +118,8 @@ impl HasFront for Surroundings<Front> {
 }
 
 impl Protocol for Front {
-    fn accept(&mut self, peer: SocketAddr, now_ms: u64) -> u32 {
-        Front::accept(self, peer, now_ms)
+    fn accept(&mut self, peer: SocketAddr, local: SocketAddr, now_ms: u64) -> u32 {
+        Front::accept(self, peer, local, now_ms)
     }
 
     fn receive(shard: &mut Shard, around: &mut Surroundings<Front>, slot: u32, bytes: &[u8]) {

@@ -23,7 +23,7 @@ use super::accept::{self, Handovers};
 use super::connection;
 use super::drain::{Drain, DrainShared};
 use super::limits::HANDOVERS_MAX;
-use super::message_log::{LogSeed, MessageLog};
+use super::message_log::{Clocks, LogSeed, MessageLog};
 use super::protocol::Protocol;
 use super::recovery::{self, LogError};
 use super::store::Persistence;
@@ -273,7 +273,10 @@ fn start<P: Protocol>(seed: Seed, front: P) -> io::Result<Rc<Home<P>>> {
         let mut queues = recovery::durable_queues(&common.changes);
         queues.retain(|_, queue| queue.owner() == shard.id());
         let with_records = queues.values().copied().filter(|&queue| shard.needs_records(queue)).collect();
-        MessageLog::start(seed, own_doorbell.as_fd(), &queues, &with_records, |restored| {
+        // What is left of a message's time begins now.
+        let clocks = Clocks::now(common.started);
+        shard.set_time(clocks.shard_ms);
+        MessageLog::start(seed, own_doorbell.as_fd(), &queues, &with_records, clocks, |restored| {
             shard.restore(&front, restored);
         })
     });

@@ -38,14 +38,32 @@ pub(super) struct LogSeed {
     pub free_limit_bytes: u64,
 }
 
+/// One moment by the shard's clock and by the one on the wall.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clocks {
+    /// Milliseconds since the shard's clock began.
+    pub shard_ms: u64,
+    /// Milliseconds since 1970.
+    pub unix_ms: u64,
+}
+
+impl Clocks {
+    /// Now, by a clock that began then.
+    pub fn now(began: Instant) -> Clocks {
+        Clocks { shard_ms: began.elapsed().as_millis() as u64, unix_ms: unix_ms() }
+    }
+}
+
 /// See the module.
 pub(super) struct MessageLog {
     log: ShardLog<UringDisk>,
     index: UnackedIndex,
     own_settlements: OwnSettlements,
     directory: PathBuf,
-    /// Milliseconds since 1970, as of this turn.
+    /// Milliseconds since 1970, by the shard's clock.
     unix_ms: u64,
+    /// What that was when the shard's clock began, as of this turn.
+    unix_zero_ms: u64,
     /// Commits when the one under way began, and when that was.
     writing: Option<(u64, Instant)>,
     /// What commits took lately: each counts for an eighth.
@@ -62,7 +80,8 @@ fn unix_ms() -> u64 {
 impl MessageLog {
     /// Begins the log, and gives what is in it to `restore`, in order. `queues` are the durable queues of
     /// the shard; what is in the log for others was left by deleted ones, and is dropped. Messages of
-    /// `with_records` are given with their records.
+    /// `with_records` are given with their records. How old a message is is told as of
+    /// the time that `clocks` has.
     ///
     /// # Errors
     /// When the disk cannot be used.
@@ -71,13 +90,15 @@ impl MessageLog {
         doorbell: BorrowedFd<'_>,
         queues: &FxHashMap<DurableId, QueueId>,
         with_records: &FxHashSet<QueueId>,
+        clocks: Clocks,
         mut restore: impl FnMut(Restored),
     ) -> std::io::Result<MessageLog> {
+        let Clocks { shard_ms, unix_ms } = clocks;
         let LogSeed { directory, options, recovered, mut index, free_limit_bytes } = seed;
         let disk = UringDisk::open(&directory, UringOptions::default())?;
         disk.register_eventfd(doorbell)?;
         info!(shard = options.shard, writes = %disk.method(), messages = recovered.live(), "log opened");
-        let (now_ms, noted) = (unix_ms(), index_by_message(&index));
+        let noted = index_by_message(&index);
         // What the log and the index agree on stays noted; the rest is of messages that are gone.
         let mut kept = FxHashSet::default();
         let mut records = Records { directory: &directory, last: None };
@@ -103,7 +124,7 @@ impl MessageLog {
                 queue,
                 returns: note.map_or(0, |note| note.deliveries),
                 ttl_ms: message.ttl_ms.map(|ttl_ms| ttl_ms.get()),
-                age_ms: now_ms.saturating_sub(message.published_ms),
+                age_ms: unix_ms.saturating_sub(message.published_ms),
                 record,
             });
         });
@@ -120,13 +141,21 @@ impl MessageLog {
             index,
             own_settlements: OwnSettlements::default(),
             directory,
-            unix_ms: now_ms,
+            unix_ms,
+            unix_zero_ms: unix_ms.saturating_sub(shard_ms),
             writing: None,
             commits_take: Duration::ZERO,
             free_limit_bytes,
             checked: None,
             short_of_space: false,
         })
+    }
+
+    /// Sets the time, by the shard's clock: what is appended from now on was published then. An idle shard's
+    /// last turn may be long ago when something comes in.
+    #[inline]
+    pub fn set_time(&mut self, now_ms: u64) {
+        self.unix_ms = self.unix_zero_ms + now_ms;
     }
 
     pub fn append(
@@ -195,7 +224,8 @@ impl MessageLog {
     /// # Errors
     /// When a commit failed: nothing may be confirmed any more.
     pub fn poll(&mut self, now_ms: u64) -> Result<LogSequence, LogFailed> {
-        self.unix_ms = unix_ms();
+        self.unix_zero_ms = unix_ms().saturating_sub(now_ms);
+        self.set_time(now_ms);
         self.log.poll(now_ms)?;
         for (sequence, queue) in self.log.take_written_settlements() {
             self.index.forget(sequence, queue);

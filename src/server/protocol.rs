@@ -26,8 +26,9 @@ pub enum Disposition {
 
 /// A protocol, and its connections on one shard.
 pub trait Protocol: FrontEnd + Sized + 'static {
-    /// A new connection. Returns its slot, which is its own until [`Self::disconnected`].
-    fn accept(&mut self, peer: SocketAddr, now_ms: u64) -> u32;
+    /// A new connection of a client, to this address of ours. Returns its slot, which is its own until
+    /// [`Self::disconnected`].
+    fn accept(&mut self, peer: SocketAddr, local: SocketAddr, now_ms: u64) -> u32;
 
     /// Bytes have come in. They are taken whole, or copied where they must wait.
     fn receive(shard: &mut Shard, around: &mut Surroundings<Self>, slot: u32, bytes: &[u8]);

@@ -4,7 +4,8 @@
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
-    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, TransactionLog, WaitedProperties,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Traced, TransactionLog,
+    WaitedProperties,
 };
 use lepus_shards::topology::StoreWrite;
 use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId, TxName, Value};
@@ -186,6 +187,10 @@ impl<P: FrontEnd> FrontEnd for Surroundings<P> {
 
     fn publishing_held(&mut self, to: Address, held: bool) {
         self.front.publishing_held(to, held);
+    }
+
+    fn traced(&self, message: &MessageView<'_>, traced: &Traced<'_>) -> Vec<u8> {
+        self.front.traced(message, traced)
     }
 
     fn publishing_blocked(&mut self, blocked: bool) {

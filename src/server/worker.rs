@@ -228,6 +228,9 @@ impl<P: Protocol> Worker<P> {
         let now_us = self.now_us();
         self.timings.rounds.enter(stage, slot, now_us);
         self.shard.set_time_us(now_us);
+        if let Some(log) = &mut self.around.log {
+            log.set_time(now_us / 1_000);
+        }
         now_us
     }
 
@@ -388,8 +391,9 @@ impl<P: Protocol> Worker<P> {
     }
 
     fn adopt(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<Rc<Connection>> {
+        let local = stream.local_addr()?;
         let socket = Socket::adopt(stream)?;
-        let slot = self.around.front.accept(peer, self.now_ms());
+        let slot = self.around.front.accept(peer, local, self.now_ms());
         let connection = Rc::new(Connection::new(slot, peer, socket));
         let index = slot as usize;
         if self.connections.len() <= index {

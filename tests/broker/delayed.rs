@@ -1,7 +1,10 @@
-//! Delayed exchanges on disk and by the clock of a real broker.
+//! Delayed exchanges on disk and by the clock of a real broker. `LEPUS_DELAYED_MESSAGES` sets how many messages wait
+//! over a crash (2000 by default, a million in a long run).
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
+use lepus_tests::limits::number;
 use lepus_tests::wire::{exchange_declare, queue_declare};
 use lepus_tests::{Arguments, Broker, Properties, Setup, Wire};
 
@@ -106,4 +109,52 @@ fn the_queue_where_messages_wait_is_closed_to_clients() {
         "PRECONDITION_FAILED - Invalid argument, 'x-delayed-type' must be an existing exchange type, but not \
          'x-delayed-message'"
     );
+}
+
+#[test]
+fn all_that_waits_survives_two_crashes_is_counted_and_goes_on_once_and_not_too_early() {
+    let Some(broker) = Broker::own(Setup::new()) else { return };
+    let count = number("LEPUS_DELAYED_MESSAGES", 2_000) as u32;
+    let mut wire = prepared(&broker);
+    // Time enough to publish all of them, and to start twice, before the first is due.
+    let least_ms = 6_000 + count / 15;
+    let mut random = fastrand::Rng::with_seed(5);
+    let began = Instant::now();
+    let mut due = Vec::with_capacity(count as usize);
+    for message in 0..count {
+        let ms = least_ms + random.u32(..2_000);
+        due.push(began.elapsed() + Duration::from_millis(ms.into()));
+        wire.publish_as(1, "later", "k", false, &delayed(ms as i32), &message.to_be_bytes());
+        if message % 1_000 == 999 || message + 1 == count {
+            wire.confirmed(u64::from(message) + 1);
+        }
+    }
+    let published = began.elapsed();
+    let mut broker = broker;
+    for _ in 0..2 {
+        assert_eq!(wire.look(1, WAITING).0, count, "before");
+        broker = Setup::new().start_in(broker.kill());
+        wire = broker.channel();
+        assert_eq!(wire.look(1, WAITING).0, count, "behind the crash");
+        assert_eq!(wire.look(1, "q").0, 0, "nothing has gone on yet");
+    }
+    println!("{count} published in {published:?}, all there after two crashes at {:?}", began.elapsed());
+    wire.consume(1, "q", "t", true);
+    let (mut arrivals, mut earliest) = (HashMap::new(), Duration::ZERO);
+    for _ in 0..count {
+        let delivery = wire.patient_delivery(Duration::from_millis(u64::from(least_ms) + 30_000));
+        let message = u32::from_be_bytes(delivery.body[..].try_into().expect("a number"));
+        earliest = earliest.max(due[message as usize].saturating_sub(began.elapsed()));
+        *arrivals.entry(message).or_insert(0u32) += 1;
+    }
+    // The broker counts whole milliseconds, and over a restart by the clock on the wall.
+    assert!(earliest < Duration::from_millis(5), "one went on {earliest:?} before its time");
+    assert_eq!(arrivals.len(), count as usize, "each once");
+    println!("the last one arrived at {:?}, due at {:?}", began.elapsed(), due.iter().max());
+    assert_eq!((wire.look(1, WAITING).0, wire.look(1, "q").0), (0, 0));
+    // And it stays so.
+    let broker = Setup::new().start_in(broker.kill());
+    let mut wire = broker.channel();
+    assert_eq!(wire.look(1, WAITING).0, 0, "what has gone on does not wait again");
+    broker.stop();
 }

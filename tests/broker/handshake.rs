@@ -1,44 +1,10 @@
-//! From the first byte to open-ok: what is offered, what is accepted, and how the broker says no.
+//! From the first byte to open-ok: what is offered and what is accepted. How the broker says no is in `errors/`.
 
 use std::time::Instant;
 
 use lepus_tests::limits::PATIENCE;
 use lepus_tests::wire::{PROTOCOL_HEADER, method_frame};
-use lepus_tests::{Broker, Close, Event, Login, Method, Setup, Wire};
-
-fn refused(broker: &Broker, login: &Login) -> Vec<Event> {
-    match Wire::log_in(broker.address, login) {
-        Ok(_) => panic!("was let in"),
-        Err(event) => vec![*event],
-    }
-}
-
-fn close(code: u16, text: &str, ids: (u16, u16)) -> Event {
-    Event::Close(Close { channel: 0, code, text: text.to_owned(), ids })
-}
-
-#[test]
-fn another_protocol_is_answered_with_ours() {
-    let broker = Broker::start();
-    for header in [
-        b"AMQP\x00\x01\x00\x00",
-        b"AMQP\x01\x01\x00\x0a",
-        b"HTTP/1.1",
-        b"GET / HT",
-        b"\0\0\0\0\0\0\0\0",
-        b"AMQP\x00\x00\x09\x02",
-    ] {
-        let mut wire = Wire::raw(broker.address);
-        wire.send(header);
-        let answer = wire.bytes_until_end();
-        if broker.is_lepus() {
-            assert_eq!(answer, PROTOCOL_HEADER, "answer to {header:?}");
-        } else {
-            // RabbitMQ 4 would rather speak AMQP 1.0.
-            assert!(answer.starts_with(b"AMQP"), "answer to {header:?}: {answer:?}");
-        }
-    }
-}
+use lepus_tests::{Broker, Event, Login, Method, Setup, Wire};
 
 #[test]
 fn the_offer_is_that_of_the_specification() {
@@ -61,39 +27,6 @@ fn plain_and_amqplain_let_in() {
         let mut wire = Wire::log_in(broker.address, &login).expect("the credentials are right");
         wire.open(1);
         wire.close();
-    }
-}
-
-#[test]
-fn a_wrong_password_is_told_to_clients_that_can_hear_it() {
-    let broker = Broker::start();
-    let login = Login { response: b"\0guest\0wrong".to_vec(), ..Login::default() };
-    let text = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile.";
-    assert_eq!(refused(&broker, &login), [close(403, text, (0, 0))]);
-    let unknown = Login { response: b"\0nobody\0guest".to_vec(), ..Login::default() };
-    assert_eq!(refused(&broker, &unknown), [close(403, text, (0, 0))]);
-    let deaf = Login { capabilities: false, ..login };
-    assert_eq!(refused(&broker, &deaf), [Event::End]);
-}
-
-#[test]
-fn an_unknown_vhost_is_named() {
-    let broker = Broker::start();
-    let login = Login { vhost: "foo".to_owned(), ..Login::default() };
-    assert_eq!(refused(&broker, &login), [close(530, "NOT_ALLOWED - vhost foo not found", (10, 40))]);
-}
-
-#[test]
-fn an_unknown_mechanism_is_refused() {
-    let broker = Broker::start();
-    let login = Login { mechanism: "X".to_owned(), ..Login::default() };
-    match &refused(&broker, &login)[..] {
-        [Event::Close(close)] => {
-            assert_eq!(close.code, 503);
-            assert!(close.text.contains("unknown authentication mechanism 'X'"), "{}", close.text);
-        }
-        // RabbitMQ 4.3 says nothing to whom it does not know.
-        other => assert_eq!(other, [Event::End]),
     }
 }
 

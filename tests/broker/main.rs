@@ -15,6 +15,8 @@ mod delayed;
 mod durable;
 mod errors;
 mod exchanges;
+mod expiry;
+mod firehose;
 mod flood;
 mod handshake;
 mod hostile;

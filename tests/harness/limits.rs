@@ -27,7 +27,8 @@ pub fn declare_tries() -> usize {
     number("LEPUS_TEST_TRIES", 10_000)
 }
 
-fn number(variable: &str, default: usize) -> usize {
+/// A number out of the environment.
+pub fn number(variable: &str, default: usize) -> usize {
     match std::env::var(variable) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} must be a number, not {text:?}")),
         Err(_) => default,

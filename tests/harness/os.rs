@@ -17,6 +17,18 @@ pub fn resident_bytes(pid: u32) -> usize {
     kib * 1024
 }
 
+/// CPU time that a process has used so far, in seconds, to a hundredth.
+///
+/// # Panics
+/// When the process does not exist.
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
+    // The name in brackets may have spaces. Behind it, 11 fields on, are user and system time in 1/100 s.
+    let (_, fields) = stat.rsplit_once(") ").expect("the name is in brackets");
+    let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().expect("a number"));
+    ticks.sum::<u64>() as f64 / 100.0
+}
+
 /// Sends a signal to a child that has not been waited for.
 pub fn signal(pid: u32, signal: i32) {
     let pid = i32::try_from(pid).expect("process ids are small");

@@ -107,6 +107,8 @@ pub enum Event {
 pub struct Wire {
     stream: TcpStream,
     input: Vec<u8>,
+    /// How much of it has been taken: it is moved up once a read, and not once a frame.
+    taken: usize,
     contents: HashMap<u16, Content>,
     kept: VecDeque<Event>,
     /// As negotiated.
@@ -137,6 +139,7 @@ impl Wire {
         Wire {
             stream,
             input: Vec::new(),
+            taken: 0,
             contents: HashMap::new(),
             kept: VecDeque::new(),
             frame_max: 4096,
@@ -261,10 +264,18 @@ impl Wire {
 
     /// The next message for a consumer, or none when the broker has nothing to say for this long.
     pub fn delivery_within(&mut self, time: Duration) -> Option<Delivery> {
-        if self.kept.is_empty() && self.input.is_empty() && self.is_silent_for(time) {
+        if self.kept.is_empty() && self.input.len() == self.taken && self.is_silent_for(time) {
             return None;
         }
         Some(self.delivery())
+    }
+
+    /// The next message for a consumer, if it may take longer than [`PATIENCE`].
+    pub fn patient_delivery(&mut self, patience: Duration) -> Delivery {
+        if self.kept.is_empty() && self.input.len() == self.taken {
+            assert!(!self.is_silent_for(patience), "the broker sent nothing for {patience:?}");
+        }
+        self.delivery()
     }
 
     /// This many messages for consumers.
@@ -329,7 +340,7 @@ impl Wire {
     /// Bytes that have come and are no whole frame, once the broker has closed the socket.
     pub fn bytes_until_end(&mut self) -> Vec<u8> {
         while self.fill() {}
-        std::mem::take(&mut self.input)
+        self.input.split_off(self.taken)
     }
 
     fn receive(&mut self) -> Event {
@@ -344,16 +355,17 @@ impl Wire {
     /// The next frame; none at the end of the stream.
     pub fn frame(&mut self) -> Option<Frame> {
         loop {
-            if self.input.len() >= 7 {
-                let size = u32::from_be_bytes(self.input[3..7].try_into().expect("four bytes")) as usize;
-                if self.input.len() >= size + 8 {
-                    assert_eq!(self.input[size + 7], FRAME_END, "end byte");
+            let input = &self.input[self.taken..];
+            if input.len() >= 7 {
+                let size = u32::from_be_bytes(input[3..7].try_into().expect("four bytes")) as usize;
+                if input.len() >= size + 8 {
+                    assert_eq!(input[size + 7], FRAME_END, "end byte");
                     let frame = Frame {
-                        kind: self.input[0],
-                        channel: u16::from_be_bytes([self.input[1], self.input[2]]),
-                        payload: self.input[7..size + 7].to_vec(),
+                        kind: input[0],
+                        channel: u16::from_be_bytes([input[1], input[2]]),
+                        payload: input[7..size + 7].to_vec(),
                     };
-                    self.input.drain(..size + 8);
+                    self.taken += size + 8;
                     return Some(frame);
                 }
             }
@@ -364,6 +376,8 @@ impl Wire {
     }
 
     fn fill(&mut self) -> bool {
+        self.input.drain(..self.taken);
+        self.taken = 0;
         let mut chunk = [0; 64 * 1024];
         match self.stream.read(&mut chunk) {
             Ok(0) => false,

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::batch::{PeerMessage, Publisher, RecordRef};
 use super::effects::Effects;
+use super::firehose::TapSource;
 use super::front_end::{NewConsumer, Published, Reply, Request};
 use super::home::ChannelState;
 use super::requests::address;
@@ -156,6 +157,7 @@ impl Shard {
             return false;
         }
         let (connection, number, consumer) = (channel.connection, channel.number, *consumer);
+        let traced = channel.traced;
         let unread =
             &mut self.home.connection_mut(connection).expect("an open channel's is open").reply_bytes;
         if *unread >= REPLY_BYTES_MAX {
@@ -163,7 +165,12 @@ impl Shard {
         }
         *unread += message.size();
         let tag = self.home.channel_mut(to.channel).expect("it was just found").unacked.skip();
-        fx.deliver(Address { connection, channel: number }, consumer, tag, false, message);
+        let address = Address { connection, channel: number };
+        fx.deliver(address, consumer, tag, false, message);
+        if traced {
+            let name = String::from_utf8_lossy(message.routing_key).into_owned();
+            self.home.tap(address, vhost, TapSource::Named(name), false, &message);
+        }
         true
     }
 

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::effects::LogSequence;
+use super::firehose::Traced;
 use super::properties::PropertyFormat;
 use crate::message::MessageView;
 use crate::topology::Operation;
@@ -66,6 +67,9 @@ pub trait FrontEnd: PropertyFormat {
     /// A queue that the channel publishes to is full and lets nothing in for now, or has room again: as long
     /// as it is held, the channel publishes nothing more. Everything else goes on.
     fn publishing_held(&mut self, to: Address, held: bool);
+
+    /// The properties with which a message is traced: they say what it was.
+    fn traced(&self, message: &MessageView<'_>, traced: &Traced<'_>) -> Vec<u8>;
 
     /// Publishing is blocked on this shard (memory), or free again. Whoever publishes is told and
     /// not read; see [`super::Shard::publishing_blocked`].

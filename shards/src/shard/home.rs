@@ -12,6 +12,7 @@ use super::batch::PeerMessage;
 use super::confirms::Confirms;
 use super::direct_reply::ReplyConsumer;
 use super::effects::Effects;
+use super::firehose::{Tap, TapSource};
 use super::front_end::{Address, NewConnection, Reply};
 use super::owner::delivery_cost;
 use super::transactions::Transaction;
@@ -81,6 +82,8 @@ pub(super) struct Channel {
     pub number: u16,
     pub vhost: VhostId,
     pub state: ChannelState,
+    /// What happens in its vhost is traced.
+    pub traced: bool,
     pub unacked: Unacked,
     /// Prefetch of consumers to come; 0 is no bound.
     pub prefetch: u16,
@@ -137,6 +140,8 @@ pub(super) struct Home {
     pub confirming: Vec<ChannelId>,
     /// Shards that are past their memory budget.
     pub pressed: SmallVec<[ShardId; 4]>,
+    /// Deliveries of this step that are to be traced.
+    pub taps: Vec<Tap>,
 }
 
 impl Home {
@@ -155,6 +160,7 @@ impl Home {
             loopback: VecDeque::new(),
             confirming: Vec::new(),
             pressed: SmallVec::new(),
+            taps: Vec::new(),
         }
     }
 
@@ -197,6 +203,7 @@ impl Home {
             number,
             vhost,
             state: ChannelState::Open,
+            traced: false,
             unacked: Unacked::default(),
             prefetch: 0,
             limit: 0,
@@ -304,7 +311,12 @@ impl Home {
         }
         // A closing channel holds it until it goes back with the rest.
         if channel.state == ChannelState::Open {
-            fx.deliver(Address { connection, channel: number }, consumer, tag, redelivered, message);
+            let (to, vhost, traced) =
+                (Address { connection, channel: number }, channel.vhost, channel.traced);
+            fx.deliver(to, consumer, tag, redelivered, message);
+            if traced {
+                self.tap_delivery(to, vhost, consumer, entry, redelivered, &message);
+            }
         }
         self.owe(connection, owner, delivery_cost(record_size(&message)));
     }
@@ -328,14 +340,18 @@ impl Home {
         message: MessageView<'_>,
     ) {
         let channel = self.channel_mut(id).expect("a channel's get is answered before its release");
-        channel.asked_queue = None;
+        let queue = channel.asked_queue.take();
         let tag = match entry {
             Some((queue, position)) => channel.unacked.push(Held { queue, position, counted: false }),
             None => channel.unacked.skip(),
         };
         if channel.state == ChannelState::Open {
             let to = Address { connection: channel.connection, channel: channel.number };
+            let (vhost, traced) = (channel.vhost, channel.traced);
             fx.got(to, tag, redelivered, remaining, message);
+            if traced {
+                self.tap(to, vhost, TapSource::Named(queue.unwrap_or_default()), redelivered, &message);
+            }
         }
     }
 

@@ -14,6 +14,7 @@ mod control;
 mod dead_letters;
 mod direct_reply;
 mod effects;
+mod firehose;
 mod front_end;
 mod history;
 mod home;
@@ -33,6 +34,7 @@ use self::batch::PeerMessage;
 use self::confirms::Confirms;
 use self::control::Control;
 pub use self::effects::{Backplane, Effects, Loaded, LogSequence, Logged};
+pub use self::firehose::{TraceEvent, Traced};
 pub use self::front_end::{
     Address, FrontEnd, HeaderSource, MessageProperty, NewConnection, NewConsumer, NoHeaders, Publish,
     Published, Reply, Request, Restored, Verdict,
@@ -200,7 +202,10 @@ impl Shard {
 
     /// Begins a channel of an open connection.
     pub fn open_channel(&mut self, connection: ConnectionId, number: u16) -> ChannelId {
-        self.home.open_channel(connection, number)
+        let id = self.home.open_channel(connection, number);
+        let channel = self.home.open_channel_mut(id);
+        channel.traced = self.topology.is_traced(channel.vhost);
+        id
     }
 
     /// From now on the channel's publishes are counted and confirmed.
@@ -489,9 +494,10 @@ impl Shard {
         self.home.emit_confirms(fx);
     }
 
-    /// Purged and deleted messages are left to be carried off: [`Self::tick`] has work to do.
+    /// Purged and deleted messages are left to be carried off, or expired ones that were read: [`Self::tick`] has
+    /// work to do.
     pub fn has_rubble(&self) -> bool {
-        self.owner.has_rubble()
+        self.owner.has_rubble() || self.owner.has_expired_to_end()
     }
 
     /// More messages could leave memory now: the next turn is to come soon.
@@ -520,7 +526,7 @@ impl Shard {
         loop {
             let mut out = Outward { shard: self.id, fx, home: &mut self.home };
             self.owner.serve_dirty(&mut out);
-            if self.publish_dead_letters(fx) {
+            if self.publish_dead_letters(fx) || self.publish_taps(fx) {
                 continue;
             }
             let Some(message) = self.home.loopback.pop_front() else { break };
@@ -551,6 +557,7 @@ impl Shard {
                     let dropped = self.owner.drop_queue(&mut out, "", *queue, false, false);
                     debug_assert!(dropped.is_ok(), "without conditions nothing is refused");
                 }
+                Change::TraceVhost { vhost, on } => self.home.trace_vhost(*vhost, *on),
                 _ => self.forget_histories(change),
             }
         }

@@ -8,6 +8,7 @@ use super::batch::{PeerMessage, Publisher, RecordRef};
 use super::effects::Effects;
 use super::front_end::{Publish, Published};
 use super::outward::Outward;
+use super::requests::address;
 use crate::mesh::Lane;
 use crate::topology::RoutingData;
 use crate::{ChannelId, Durability, QueueId, Refusal};
@@ -60,8 +61,9 @@ impl Shard {
         let data = RoutingData { routing_key: key, further_keys, headers };
         let cacheable = self.topology.route(vhost, exchange, &data, &mut self.route)?;
         targets.extend_from_slice(&self.route.queues);
-        let kept = channel.transaction.is_some();
-        if cacheable.0 && !kept {
+        let (kept, traced) = (channel.transaction.is_some(), channel.traced);
+        // With a route at hand nobody would ask whether the message is to be kept, or traced.
+        if cacheable.0 && !kept && !traced {
             let route = &mut channel.route;
             route.version = version;
             route.exchange.clear();
@@ -72,13 +74,35 @@ impl Shard {
             route.queues.extend_from_slice(targets);
         }
         let route = &self.route;
-        Ok(kept || !route.histories.is_empty() || !route.replies.is_empty() || !route.delayed.is_empty())
+        Ok(kept
+            || traced
+            || !route.histories.is_empty()
+            || !route.replies.is_empty()
+            || !route.delayed.is_empty())
+    }
+
+    /// Sends a message to its queues and to what is beside them, and traces it if its vhost is traced.
+    #[cold]
+    fn send_beside_owners<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        id: ChannelId,
+        publish: &Publish<'_>,
+        targets: &[QueueId],
+    ) -> Result<Published, Refusal> {
+        let channel = self.home.open_channel_mut(id);
+        let (to, vhost, traced) = (address(channel), channel.vhost, channel.traced);
+        let names = if traced { self.routed_names(publish, targets) } else { Vec::new() };
+        let published = self.send_beside_queues(fx, id, publish, targets);
+        if traced {
+            self.trace_publish(fx, to, vhost, publish, &names);
+        }
+        published
     }
 
     /// Sends a message to its queues and to what is beside them: the histories of exchanges, channels that
     /// wait for a direct reply, and where it waits before it goes on. That of a transaction is kept.
-    #[cold]
-    fn send_beside_owners<E: Effects>(
+    fn send_beside_queues<E: Effects>(
         &mut self,
         fx: &mut E,
         id: ChannelId,

@@ -8,7 +8,7 @@ use super::home::Channel;
 use super::outward::Outward;
 use super::{Shard, WRITER};
 use crate::mesh::Lane;
-use crate::topology::{Operation, Requester, exchange_of_delay_queue};
+use crate::topology::{Operation, QueueKind, Requester, exchange_of_delay_queue};
 use crate::{ChannelId, ConnectionId, ConsumerId, QueueId, Refusal, RefusalKind, ShardId, VhostId};
 
 impl Shard {
@@ -172,9 +172,14 @@ impl Shard {
             return false;
         }
         let vhost = self.topology.vhost_name(info.vhost);
+        let kind = match info.kind() {
+            QueueKind::Classic => "classic",
+            // RabbitMQ prints a term here.
+            QueueKind::Quorum => "<<\"quorum\">>",
+        };
         let text = format!(
             "cannot obtain access to locked queue '{}' in vhost '{vhost}'. basic.get operations are not supported \
-             by classic queues with single active consumer",
+             by {kind} queues with single active consumer",
             info.name
         );
         let refusal = Refusal::new(RefusalKind::ResourceLocked, text);

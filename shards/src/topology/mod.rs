@@ -27,6 +27,7 @@ mod rows;
 mod spread;
 mod stable_hash;
 mod topic_trie;
+mod tracing;
 mod writer;
 
 pub use bucket::ExchangeIndex;
@@ -40,6 +41,7 @@ pub use replica::Topology;
 pub use reply_address::{REPLY_QUEUE, ReplyAddress, is_reply_name};
 pub use routing::{Cacheable, RouteScratch, RoutingData};
 pub use rows::{StoreWrite, TopologyError};
+pub use tracing::TRACE_EXCHANGE;
 pub use writer::{Evaluation, Writer};
 
 #[cfg(test)]

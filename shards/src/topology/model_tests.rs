@@ -350,7 +350,7 @@ proptest! {
         let restored: Vec<_> =
             restored.policies().map(|(vhost, of, policy)| (vhost.to_owned(), of, policy.clone())).collect();
         prop_assert_eq!(&restored, &policies);
-        let stored = found.exchanges.len() - 6 + found.queues.len() + found.bindings.len() + policies.len();
+        let stored = found.exchanges.len() - 7 + found.queues.len() + found.bindings.len() + policies.len();
         prop_assert_eq!(stored, world.store.len(), "no row is left behind");
         prop_assert!(found.queues.values().all(|queue| queue.durable));
         prop_assert_eq!(durable_part(found), expected);
@@ -377,7 +377,7 @@ proptest! {
         }
         prop_assert_eq!(world.store.len(), world.replica.bindings().count());
         prop_assert_eq!(world.replica.queues().count(), 0);
-        prop_assert_eq!(world.replica.exchanges().count(), 6);
+        prop_assert_eq!(world.replica.exchanges().count(), 7);
     }
 }
 

@@ -51,6 +51,8 @@ pub enum Operation {
     SetPolicy { vhost: VhostId, of: PolicyOf, policy: Policy },
     /// Remove a policy.
     ClearPolicy { vhost: VhostId, of: PolicyOf, name: String },
+    /// Trace what is published in a vhost and delivered from it, or no longer.
+    TraceVhost { vhost: VhostId, on: bool },
 }
 
 /// A binding by names.
@@ -155,6 +157,10 @@ pub enum Change {
     CreateVhost {
         id: VhostId,
         name: Arc<str>,
+    },
+    TraceVhost {
+        vhost: VhostId,
+        on: bool,
     },
     CreateExchange(Arc<ExchangeInfo>),
     /// Policies ask something else of it.

@@ -38,6 +38,8 @@ pub struct Topology {
 #[derive(Debug)]
 struct Vhost {
     name: Arc<str>,
+    /// What happens in it is traced.
+    traced: bool,
     exchanges: HashMap<Arc<str>, ExchangeIndex>,
     queues: HashMap<Arc<str>, Arc<QueueInfo>>,
 }
@@ -98,6 +100,7 @@ impl Topology {
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::CreateVhost { id, name } => self.create_vhost(*id, name),
+            Change::TraceVhost { vhost, on } => self.vhost_mut(*vhost).traced = *on,
             Change::CreateExchange(info) => self.create_exchange(info),
             Change::UpdateExchange(info) => self.update_exchange(info),
             Change::RemoveExchange { vhost, name } => self.remove_exchange(*vhost, name),
@@ -136,6 +139,14 @@ impl Topology {
     /// All vhosts, in the order of their ids.
     pub fn vhosts(&self) -> impl Iterator<Item = (VhostId, &Arc<str>)> {
         (0..).map(VhostId).zip(self.vhosts.iter().map(|vhost| &vhost.name))
+    }
+
+    /// Whether what happens in a vhost is traced.
+    ///
+    /// # Panics
+    /// As [`Topology::vhost_name`].
+    pub fn is_traced(&self, vhost: VhostId) -> bool {
+        self.vhost_at(vhost).traced
     }
 
     /// An exchange by name.
@@ -224,7 +235,7 @@ impl Topology {
     fn create_vhost(&mut self, id: VhostId, name: &Arc<str>) {
         assert_eq!(id.0 as usize, self.vhosts.len(), "vhosts are numbered densely");
         let name = Arc::clone(name);
-        self.vhosts.push(Vhost { name, exchanges: HashMap::new(), queues: HashMap::new() });
+        self.vhosts.push(Vhost { name, traced: false, exchanges: HashMap::new(), queues: HashMap::new() });
     }
 
     fn create_exchange(&mut self, info: &Arc<ExchangeInfo>) {

@@ -12,18 +12,21 @@ use std::sync::Arc;
 use super::rows::{self, BindingRow, ExchangeRow, QueueRow, Row, StoreWrite, TopologyError};
 use super::writer::{Evaluation, Writer};
 use super::{
-    Change, DestinationKind, ExchangeInfo, ExchangeKind, Outcome, QueueInfo, exchange_of_delay_queue,
+    Change, DestinationKind, ExchangeInfo, ExchangeKind, Outcome, QueueInfo, TRACE_EXCHANGE,
+    exchange_of_delay_queue,
 };
 use crate::{Arguments, ShardId, VhostId, limits};
 
-/// The exchanges of every vhost. RabbitMQ's `amq.match` is a second headers exchange.
-const PREDECLARED: [(&str, ExchangeKind); 6] = [
+/// The exchanges of every vhost. RabbitMQ's `amq.match` is a second headers exchange. The last one is internal:
+/// what is traced comes from it.
+const PREDECLARED: [(&str, ExchangeKind); 7] = [
     ("", ExchangeKind::Direct),
     ("amq.direct", ExchangeKind::Direct),
     ("amq.fanout", ExchangeKind::Fanout),
     ("amq.topic", ExchangeKind::Topic),
     ("amq.headers", ExchangeKind::Headers),
     ("amq.match", ExchangeKind::Headers),
+    (TRACE_EXCHANGE, ExchangeKind::Topic),
 ];
 
 impl Writer {
@@ -66,6 +69,10 @@ impl Writer {
                 Row::Exchange(row) => writer.restore_exchange(key, row)?,
                 Row::Queue(row) => moved.extend(writer.restore_queue(key, row)?),
                 Row::Binding(row) => writer.restore_binding(key, row)?,
+                Row::Tracing(row) => {
+                    let vhost = writer.restore_vhost(&row.vhost);
+                    writer.change(Change::TraceVhost { vhost, on: true });
+                }
                 Row::Policy(..) => unreachable!("policies were taken first"),
             }
         }
@@ -91,7 +98,7 @@ impl Writer {
                 kind,
                 durable: true,
                 auto_delete: false,
-                internal: false,
+                internal: name == TRACE_EXCHANGE,
                 arguments: Arguments::new(),
                 policy: None,
             });

@@ -4,9 +4,9 @@
 //! and bindings between two of them; everything else ends with the process and never gets here.
 //!
 //! **Key**, version 1: a byte for the kind of row (`1` exchange, `2` queue, `3` binding, `4` policy,
-//! `5` operator policy), then the parts that tell rows of the kind apart, each closed by the bytes 0, 1 (a 0
+//! `5` operator policy, `6` tracing), then the parts that tell rows of the kind apart, each closed by the bytes 0, 1 (a 0
 //! inside a part is written 0, 255, so that keys sort as their parts do). Exchange, queue and policies:
-//! vhost, name. Binding: vhost, source, `q` or `e`, destination, routing key; then, if it has any, the
+//! vhost, name. Tracing: vhost. Binding: vhost, source, `q` or `e`, destination, routing key; then, if it has any, the
 //! arguments as MessagePack.
 //!
 //! **Value**: the format's version in one byte ([`FORMAT`]), then a MessagePack map with named fields
@@ -31,6 +31,7 @@ const QUEUE: u8 = b'2';
 const BINDING: u8 = b'3';
 const POLICY: u8 = b'4';
 const OPERATOR_POLICY: u8 = b'5';
+const TRACING: u8 = b'6';
 
 /// One write to the store: a row put or, without a value, removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub struct StoreWrite {
 /// The stored topology cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
-    /// Neither exchange, queue, binding nor policy.
+    /// None of those that this version writes.
     #[error(
         "stored topology: row '{key}' is of a kind that this version does not know; start the version that wrote it"
     )]
@@ -98,6 +99,12 @@ pub(super) struct PolicyRow {
     pub policy: Policy,
 }
 
+/// A vhost that is traced.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct TracingRow {
+    pub vhost: String,
+}
+
 /// Any row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Row {
@@ -105,6 +112,7 @@ pub(super) enum Row {
     Queue(QueueRow),
     Binding(BindingRow),
     Policy(PolicyOf, PolicyRow),
+    Tracing(TracingRow),
 }
 
 pub(super) fn exchange_key(vhost: &str, name: &str) -> Vec<u8> {
@@ -121,6 +129,10 @@ pub(super) fn policy_key(vhost: &str, of: PolicyOf, name: &str) -> Vec<u8> {
         PolicyOf::Operator => OPERATOR_POLICY,
     };
     key(kind, &[vhost.as_bytes(), name.as_bytes()])
+}
+
+pub(super) fn tracing_key(vhost: &str) -> Vec<u8> {
+    key(TRACING, &[vhost.as_bytes()])
 }
 
 /// Two bindings are the same exactly if their keys are.
@@ -184,6 +196,11 @@ pub(super) fn put_policy(vhost: &str, of: PolicyOf, policy: &Policy) -> StoreWri
     StoreWrite { key: policy_key(vhost, of, &policy.name), value: Some(encode(&row)) }
 }
 
+pub(super) fn put_tracing(vhost: &str) -> StoreWrite {
+    let row = TracingRow { vhost: vhost.to_owned() };
+    StoreWrite { key: tracing_key(vhost), value: Some(encode(&row)) }
+}
+
 pub(super) fn remove(key: Vec<u8>) -> StoreWrite {
     StoreWrite { key, value: None }
 }
@@ -214,6 +231,11 @@ pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Row, TopologyError> {
             let row: PolicyRow = decode_value(key, value)?;
             let key = policy_key(&row.vhost, of, &row.policy.name);
             (Row::Policy(of, row), key)
+        }
+        Some(&TRACING) => {
+            let row: TracingRow = decode_value(key, value)?;
+            let key = tracing_key(&row.vhost);
+            (Row::Tracing(row), key)
         }
         _ => return Err(TopologyError::UnknownKind { key: printable(key) }),
     };
@@ -314,6 +336,18 @@ mod tests {
             let writer = restore(vec![(key, value)]).unwrap();
             assert_eq!(writer.policies().collect::<Vec<_>>(), [("/", of, &policy)]);
         }
+    }
+
+    #[test]
+    fn version_1_of_tracing_stays_as_it_is() {
+        // Frozen, as above.
+        let StoreWrite { key, value } = put_tracing("other");
+        let value = value.unwrap();
+        assert_eq!(key.escape_ascii().to_string(), "6other\\x00\\x01");
+        assert_eq!(value.escape_ascii().to_string(), "\\x01\\x81\\xa5vhost\\xa5other");
+        let writer = restore(vec![(key, value)]).unwrap();
+        let traced = |name| writer.topology().is_traced(writer.topology().vhost(name).unwrap());
+        assert!(traced("other") && !traced("/"));
     }
 
     #[test]

@@ -150,6 +150,7 @@ impl Writer {
             Operation::Unbind { vhost, binding } => self.unbind(*vhost, binding, requester),
             Operation::SetPolicy { vhost, of, policy } => self.set_policy(*vhost, *of, policy),
             Operation::ClearPolicy { vhost, of, name } => self.clear_policy(*vhost, *of, name),
+            Operation::TraceVhost { vhost, on } => Ok(self.set_tracing(*vhost, *on)),
             Operation::ReleaseConnection { connection } => Ok(match self.exclusive.get(connection) {
                 None => Evaluation::Unchanged(Outcome::QueueDeleted { messages: 0 }),
                 Some(queues) => Evaluation::DropQueues {

@@ -14,6 +14,7 @@ mod dead_letters;
 mod delayed;
 mod exchange_client;
 mod exchanges;
+mod firehose;
 mod lengths;
 mod lifetimes;
 mod order;

@@ -157,3 +157,57 @@ fn a_message_in_several_queues_leaves_memory_and_comes_back_in_each() {
         assert!(bench.world.shards.iter().all(|shard| shard.counts().memory_bytes == 0));
     }
 }
+
+#[test]
+fn a_backlog_that_expires_in_any_order_is_read_little_at_a_time_and_all_of_it_ends_once() {
+    let mut bench = Bench::with_budget(BUDGET);
+    let client = bench.connect(0);
+    bench.declare_with_dead_letters(client, "q", "dead", &[]);
+    bench.declare(client, "dead", &[]);
+    let ttl_ms = |number: usize| (number as u64 * 7919) % 5 * 50 + 1_000;
+    for number in 0..MESSAGES {
+        bench.send(client, "", "q", &body(number), true, Some(ttl_ms(number)));
+        bench.settle_down();
+    }
+    bench.pass(990);
+    assert_eq!(bench.look(client, "q"), Some((MESSAGES as u64, 0)));
+    let mut ended = Vec::new();
+    for round in 0..5 {
+        let owner = bench.world.shards.iter().map(|shard| shard.counts().memory_bytes).max();
+        assert!(owner < Some(BUDGET), "what is read is not kept: {owner:?}");
+        bench.pass(if round == 0 { 20 } else { 50 });
+        let mut now = numbers(&bench.bodies(client, "dead"));
+        now.sort_unstable();
+        let due = |number: &usize| ttl_ms(*number) == 1_000 + 50 * round;
+        assert_eq!(now, (0..MESSAGES).filter(due).collect::<Vec<_>>(), "in round {round}");
+        ended.extend(now);
+    }
+    assert_eq!((ended.len(), bench.look(client, "q")), (MESSAGES, Some((0, 0))));
+}
+
+#[test]
+fn a_queue_that_goes_while_its_expired_messages_are_read_takes_them_along() {
+    let mut bench = Bench::with_budget(BUDGET);
+    let client = bench.connect(0);
+    for end in [purge("q"), delete("q")] {
+        bench.declare_with_dead_letters(client, "q", "dead", &[]);
+        bench.declare(client, "dead", &[]);
+        for number in 0..MESSAGES {
+            bench.send(client, "", "q", &body(number), true, Some(1_000));
+            bench.settle_down();
+        }
+        // They fall due, and nothing has been read yet when the queue goes.
+        bench.world.now_ms += 1_100;
+        for shard in 0..bench.world.count() {
+            let now_ms = bench.world.now_ms;
+            let (kernel, around) = bench.world.at(shard);
+            kernel.set_time(now_ms);
+            kernel.tick(around);
+        }
+        bench.request(client, end);
+        bench.settle_down();
+        let dead = numbers(&bench.bodies(client, "dead"));
+        assert!(dead.len() < MESSAGES, "some were in memory, and the rest has gone");
+        assert!(bench.world.around.iter().all(|around| around.logged.is_empty()), "the log keeps nothing");
+    }
+}

@@ -11,8 +11,8 @@ use lepus_shards::message::MessageView;
 use lepus_shards::queue::encode_record;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
-    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, TransactionLog,
-    WaitedProperties,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, TraceEvent,
+    Traced, TransactionLog, WaitedProperties,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{
@@ -195,6 +195,20 @@ impl FrontEnd for Surroundings {
     }
     fn publishing_held(&mut self, to: Address, held: bool) {
         self.events.push(Event::Held { to, held });
+    }
+    /// What happened, in a line behind the head.
+    fn traced(&self, message: &MessageView<'_>, traced: &Traced<'_>) -> Vec<u8> {
+        let (channel, vhost) = (traced.channel.channel, traced.vhost);
+        let story = match traced.event {
+            TraceEvent::Published { queues } => {
+                format!("published on {channel} in {vhost} to {}", queues.join(","))
+            }
+            TraceEvent::Delivered { redelivered } => {
+                format!("delivered on {channel} in {vhost} {redelivered}")
+            }
+        };
+        let exchange = String::from_utf8_lossy(message.exchange);
+        [&[0, 0], format!("{story} from '{exchange}'\n").as_bytes()].concat()
     }
     fn publishing_blocked(&mut self, blocked: bool) {
         self.events.push(Event::Blocked(blocked));

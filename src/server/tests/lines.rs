@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{
     Address, DeadLetterProperties, Death, FrontEnd, MessageProperty, NewConnection, NewConsumer, NoHeaders,
-    PropertyFormat, Publish, Reply, Request, Returns, Shard, Verdict, WaitedProperties,
+    PropertyFormat, Publish, Reply, Request, Returns, Shard, Traced, Verdict, WaitedProperties,
 };
 use lepus_shards::topology::Operation;
 use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, Refusal, Value, VhostId};
@@ -118,7 +118,7 @@ fn command(shard: &mut Shard, around: &mut Surroundings<Lines>, slot: u32, line:
 }
 
 impl Protocol for Lines {
-    fn accept(&mut self, _peer: SocketAddr, _now_ms: u64) -> u32 {
+    fn accept(&mut self, _peer: SocketAddr, _local: SocketAddr, _now_ms: u64) -> u32 {
         let free = self.lines.iter().position(|line| !line.taken);
         let slot = free.unwrap_or_else(|| {
             self.lines.push(Line::default());
@@ -261,6 +261,10 @@ impl FrontEnd for Lines {
     fn channel_failed(&mut self, _: Address, _: Refusal) {}
 
     fn publishing_held(&mut self, _: Address, _: bool) {}
+
+    fn traced(&self, _: &MessageView<'_>, _: &Traced<'_>) -> Vec<u8> {
+        Vec::new()
+    }
 
     fn publishing_blocked(&mut self, _: bool) {}
 }

@@ -97,6 +97,14 @@ fn index(commit: &mut [u8], at: usize, messages: &mut Vec<(Sequence, u32, u32)>)
     }
 }
 
+/// Who asks for several messages of one read is named once: if each answer made him ask for as many again, they
+/// would grow without end.
+fn add_once(waiting: &mut Vec<u64>, waiter: u64) {
+    if !waiting.contains(&waiter) {
+        waiting.push(waiter);
+    }
+}
+
 #[derive(Debug)]
 struct Asked {
     segment: u64,
@@ -177,7 +185,7 @@ impl<D: Disk> ShardLog<D> {
         };
         if self.in_flight.as_ref().is_some_and(|commit| commit.segment == segment && commit.offset <= offset)
         {
-            self.reading.awaiting_commit.push(waiter);
+            add_once(&mut self.reading.awaiting_commit, waiter);
             return Loaded::Later;
         }
         if !self.reading.use_chunk(segment, offset) {
@@ -234,7 +242,7 @@ impl<D: Disk> ShardLog<D> {
 
     fn ask(&mut self, segment: u64, offset: u64, waiter: Option<u64>) {
         if let Some(asked) = self.reading.is_asked(segment, offset) {
-            asked.waiting.extend(waiter);
+            waiter.into_iter().for_each(|waiter| add_once(&mut asked.waiting, waiter));
             return;
         }
         let bytes = self.reading.size_for(segment, offset);

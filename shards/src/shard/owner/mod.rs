@@ -8,6 +8,7 @@
 mod consumers;
 mod dead_letter;
 mod deadlines;
+mod expired_on_disk;
 mod overflow;
 mod paging;
 mod queues;
@@ -27,6 +28,7 @@ use self::consumers::{Consumer, Link, Standing};
 pub(super) use self::dead_letter::DeadLetter;
 use self::dead_letter::{DeadLetters, Reason};
 use self::deadlines::{Deadlines, Due};
+use self::expired_on_disk::ExpiredOnDisk;
 use self::paging::{PendingGet, Spilling};
 use self::time::Rubble;
 use self::transactions::Transactions;
@@ -124,6 +126,10 @@ pub(super) struct Owner {
     committed: LogSequence,
     spilling: VecDeque<Spilling>,
     pending_gets: Vec<PendingGet>,
+    /// By queue: expired messages that are being read.
+    expired_on_disk: FxHashMap<QueueId, ExpiredOnDisk>,
+    /// Queues with such that were read and have not ended yet.
+    expired_to_end: VecDeque<QueueId>,
     /// The queue that was looked at last for what can be paged out.
     paging_slot: usize,
     deadlines: Deadlines,
@@ -174,6 +180,8 @@ impl Owner {
             committed: 0,
             spilling: VecDeque::new(),
             pending_gets: Vec::new(),
+            expired_on_disk: FxHashMap::default(),
+            expired_to_end: VecDeque::new(),
             paging_slot: 0,
             deadlines: Deadlines::new(),
             dead_letters: DeadLetters::default(),

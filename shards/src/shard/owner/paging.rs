@@ -7,12 +7,9 @@
 //! A paged-out message comes back one at a time, when it is next and somebody can take it; the log reads
 //! ahead. While it is being read, the queue waits and all others go on.
 
-use super::deadlines::Due;
 use super::{Owner, released};
 use crate::ledger::{Kept, Ledger, Position};
-use crate::limits::{
-    EXPIRED_LOAD_RETRY_MS, PAGED_OUT_PER_TURN, PAGING_QUEUES_PER_TURN, POSITIONS_KEPT_AHEAD,
-};
+use crate::limits::{PAGED_OUT_PER_TURN, PAGING_QUEUES_PER_TURN, POSITIONS_KEPT_AHEAD};
 use crate::queue::Record;
 use crate::shard::effects::{Effects, Loaded, LogSequence};
 use crate::shard::outward::Outward;
@@ -173,7 +170,7 @@ impl Owner {
     }
 
     /// A message that has expired is to be dead-lettered: it is brought back into memory if it is not there.
-    /// False if it has to be waited for; then it is looked at again.
+    /// False if it has to be waited for: [`Self::arrived`] will name the queue.
     pub(super) fn expiring_is_in_memory<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -191,11 +188,7 @@ impl Owner {
                 self.came_back(slot, message);
                 true
             }
-            Loaded::Later => {
-                self.deadlines
-                    .push(self.now_ms.saturating_add(EXPIRED_LOAD_RETRY_MS), Due::Message(id, position));
-                false
-            }
+            Loaded::Later => false,
             // There is nothing to be dead-lettered: it is dropped.
             Loaded::Lost => true,
         }
@@ -203,6 +196,7 @@ impl Owner {
 
     /// What this queue waited for can be loaded now.
     pub fn arrived<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId) {
+        self.expired_arrived(out, id);
         let Some(slot) = self.slot_of(id) else { return };
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         if !std::mem::take(&mut queue.awaits_load) {

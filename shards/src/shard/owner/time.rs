@@ -45,9 +45,10 @@ impl Owner {
                 queue.is_some_and(|queue| queue.info.id == id && queue.entries.is_live(position))
             });
         }
+        let more_to_end = self.end_expired(out);
         for _ in 0..DEADLINES_PER_STEP {
             match self.deadlines.pop_due(self.now_ms) {
-                None => return false,
+                None => return more_to_end,
                 Some(Due::Message(queue, position)) => self.expire_message(out, queue, position),
                 Some(Due::Queue(queue)) => self.expire_queue(out, queue),
                 Some(Due::DeadLetter(number)) => self.retry_dead_letter(number),
@@ -64,9 +65,20 @@ impl Owner {
     fn expire_message<E: Effects>(&mut self, out: &mut Outward<'_, E>, id: QueueId, position: Position) {
         let Some(slot) = self.slot_of(id) else { return };
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-        if queue.settings.dead_letter.is_some() && !self.expiring_is_in_memory(out, slot, position) {
-            return;
+        let on_disk = matches!(queue.entries.kept_at(position), Some(Kept::InLog(_)));
+        if on_disk && queue.settings.dead_letter.is_some() {
+            return self.expire_when_read(out, id, position);
         }
+        self.end_expired_message(out, slot, position);
+    }
+
+    /// The queue gives an expired message up, unless somebody has it.
+    pub(super) fn end_expired_message<E: Effects>(
+        &mut self,
+        out: &mut Outward<'_, E>,
+        slot: usize,
+        position: Position,
+    ) {
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let durable_id = queue.durable_id;
         match queue.entries.expire(position) {

@@ -91,7 +91,7 @@ fn a_long_chain_of_auto_delete_exchanges_falls_as_one() {
         broker.run(&bind_exchange(&n.to_string(), &(n - 1).to_string(), ""));
     }
     broker.run(&delete_queue("q"));
-    assert_eq!(broker.writer.topology().exchanges().count(), 6, "the predeclared ones");
+    assert_eq!(broker.writer.topology().exchanges().count(), 7, "the predeclared ones");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn a_new_broker_has_the_predeclared_exchanges() {
     let broker = Broker::new();
-    for name in ["", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"] {
+    for name in ["", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match", TRACE_EXCHANGE] {
         assert!(broker.has_exchange(name), "{name}");
     }
     assert_eq!(broker.writer.version(), 1);
