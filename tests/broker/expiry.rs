@@ -169,7 +169,12 @@ fn run(
 fn report_cpu(broker: &Broker, before: f64, count: u64) {
     let used = os::cpu_seconds(broker.pid()) - before;
     println!("  broker: {used:.2} s of CPU, {:.2} µs a message", used * 1e6 / count as f64);
+    // What the shards themselves say of their turns, and of how late the executor was.
+    let before = broker.log().len();
+    os::signal(broker.pid(), libc::SIGUSR1);
+    thread::sleep(Duration::from_millis(500));
     let log = broker.log();
+    println!("{}", &log[before..]);
     let stalls: Vec<&str> = log.lines().filter(|line| line.contains("a turn took")).collect();
     println!("  {} stalls logged: {stalls:#?}", stalls.len());
 }

@@ -4,6 +4,7 @@
 //! shard's queues they are in.
 
 mod settings;
+mod slots;
 mod store;
 mod turns;
 

@@ -9,8 +9,8 @@
 //! ```
 
 use bytes::Bytes;
-use slab::Slab;
 
+use super::slots::Slots;
 use crate::limits::SHARED_BODY_BYTES_MIN;
 use crate::message::MessageView;
 use crate::shard::LogSequence;
@@ -140,7 +140,7 @@ pub struct InLog {
 /// The messages of a shard.
 #[derive(Default)]
 pub struct MessageStore {
-    slots: Slab<Stored>,
+    slots: Slots<Stored>,
     bytes: u64,
     /// Entries of queues that are paged out.
     paged_out: u64,
@@ -168,38 +168,36 @@ impl MessageStore {
     /// Beyond 2^32 messages on one shard.
     pub fn insert(&mut self, record: Record) -> u32 {
         self.bytes += (record.bytes().len() + OVERHEAD_BYTES) as u64;
-        let key =
-            self.slots.insert(Stored { record, references: 0, log: 0, paged_in: false, spilling: false });
-        u32::try_from(key).expect("fewer than 2^32 messages fit in memory")
+        self.slots.insert(Stored { record, references: 0, log: 0, paged_in: false, spilling: false })
     }
 
     /// One more queue has the message.
     pub fn add_reference(&mut self, message: u32) {
-        self.slots[message as usize].references += 1;
+        self.slots[message].references += 1;
         self.bytes += ENTRY_BYTES;
     }
 
     /// One queue less has the message; it goes with the last one. Gives what the log has of it.
     pub fn release(&mut self, message: u32) -> InLog {
-        let stored = &mut self.slots[message as usize];
+        let stored = &mut self.slots[message];
         let in_log = InLog { name: stored.log, for_any_queue: stored.paged_in };
         stored.references = stored.references.checked_sub(1).expect("a released message was referenced");
         self.bytes -= ENTRY_BYTES;
         if stored.references == 0 {
             self.bytes -= (stored.record.bytes().len() + OVERHEAD_BYTES) as u64;
-            self.slots.remove(message as usize);
+            self.slots.remove(message);
         }
         in_log
     }
 
     /// The message is on its way to the disk to be out of memory.
     pub fn is_spilling(&self, message: u32) -> bool {
-        self.slots[message as usize].spilling
+        self.slots[message].spilling
     }
 
     /// Begins or ends that. One that is gone meanwhile is left alone.
     pub fn set_spilling(&mut self, message: u32, spilling: bool) {
-        if let Some(stored) = self.slots.get_mut(message as usize) {
+        if let Some(stored) = self.slots.get_mut(message) {
             stored.spilling = spilling;
         }
     }
@@ -225,20 +223,20 @@ impl MessageStore {
         self.paged_out -= 1;
         let message = self.insert(record);
         self.add_reference(message);
-        let stored = &mut self.slots[message as usize];
+        let stored = &mut self.slots[message];
         (stored.log, stored.paged_in) = (log, true);
         message
     }
 
     /// What the log has of a stored message.
     pub fn in_log(&self, message: u32) -> InLog {
-        let stored = &self.slots[message as usize];
+        let stored = &self.slots[message];
         InLog { name: stored.log, for_any_queue: stored.paged_in }
     }
 
     /// The record of a stored message.
     pub fn record(&self, message: u32) -> &Record {
-        &self.slots[message as usize].record
+        &self.slots[message].record
     }
 
     /// Bytes of a stored message's body.
@@ -248,12 +246,12 @@ impl MessageStore {
 
     /// References of all messages together, paged out ones too, by a full count. For tests and the simulator.
     pub fn references(&self) -> u64 {
-        self.slots.iter().map(|(_, stored)| u64::from(stored.references)).sum::<u64>() + self.paged_out
+        self.slots.iter().map(|stored| u64::from(stored.references)).sum::<u64>() + self.paged_out
     }
 
     /// The message is in the log.
     pub fn set_log(&mut self, message: u32, log: LogSequence) {
-        self.slots[message as usize].log = log;
+        self.slots[message].log = log;
     }
 }
 
