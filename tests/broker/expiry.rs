@@ -19,8 +19,8 @@ use lepus_tests::wire::{exchange_declare, publish_frames};
 use lepus_tests::{Arguments, Broker, Properties, Setup, Wire, os};
 
 const DURABLE: [bool; 5] = [false, true, false, false, false];
-/// Messages that are sent before confirms are waited for.
-const BURST: u64 = 200;
+/// Messages that are sent at once.
+const BURST: usize = 200;
 
 /// A queue whose expired messages go to another one, from which somebody consumes.
 fn expiring(broker: &Broker) -> (Wire, Wire) {
@@ -89,81 +89,94 @@ fn messages_with_times_of_their_own_all_end_once_and_none_overtakes_an_earlier_o
     broker.stop();
 }
 
-/// How late each message was, in milliseconds.
+/// How late messages were, in milliseconds.
 struct Lateness(Vec<f64>);
 
 impl Lateness {
     fn print(mut self, what: &str) {
         self.0.sort_unstable_by(f64::total_cmp);
-        let at = |share: f64| self.0[((self.0.len() - 1) as f64 * share) as usize];
-        println!(
-            "{what}: {} messages, late by ms: min {:.2}, p50 {:.2}, p90 {:.2}, p99 {:.2}, p99.9 {:.2}, p99.99 {:.2}, max {:.2}",
-            self.0.len(),
-            at(0.0),
-            at(0.5),
-            at(0.9),
-            at(0.99),
-            at(0.999),
-            at(0.9999),
-            at(1.0)
-        );
+        println!("{what}, in ms:");
+        for share in [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0] {
+            let at = ((self.0.len() - 1) as f64 * share) as usize;
+            print!("  p{}: {:.2}", share * 100.0, self.0[at]);
+        }
         let over = |ms: f64| self.0.len() - self.0.partition_point(|late| *late <= ms);
-        println!(
-            "  over 5 ms: {}, over 10 ms: {}, over 20 ms: {}, over 100 ms: {}",
-            over(5.0),
-            over(10.0),
-            over(20.0),
-            over(100.0)
-        );
+        println!("; over 10 ms: {}, over 20 ms: {}, over 100 ms: {}", over(10.0), over(20.0), over(100.0));
     }
 }
 
-/// Publishes so many messages, evenly, each with a time from 1 ms to `up_to_ms`, while another thread consumes
-/// what has ended. The body says when it was sent and what time it has; both ends have the same clock.
+/// When a message was sent, when its queue's owner was known to have it, and when it came back.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    life: Duration,
+    sent: Duration,
+    taken: Duration,
+    arrived: Duration,
+}
+
+/// Publishes so many messages, evenly, each with a time from 1 ms to `up_to_ms`, while another thread consumes what
+/// has ended, and says how late that was. The broker took a message in after it was sent and before its queue's
+/// owner answered a question that was asked behind it: counted from the one, what was late on the way in is
+/// late, too; counted from the other it is not.
 fn run(
     wire: &mut Wire,
+    queue: &str,
     mut ended: Wire,
     count: u64,
     up_to_ms: u64,
     publish: impl Fn(u64, &[u8]) -> Vec<u8>,
-) -> Lateness {
+) {
     let per_s = number("LEPUS_EXPIRING_PER_S", 50_000) as u64;
     let epoch = Instant::now();
     let consumer = thread::spawn(move || {
-        let late = (0..count).map(|_| {
+        let arrival = |_| {
             let body = ended.patient_delivery(Duration::from_millis(up_to_ms + 60_000)).body;
-            let now = epoch.elapsed().as_nanos() as u64;
-            (now as f64 - first(&body) as f64) / 1e6 - first(&body[8..]) as f64
-        });
-        Lateness(late.collect())
+            (first(&body) as usize, epoch.elapsed())
+        };
+        (0..count).map(arrival).collect::<Vec<_>>()
     });
     let mut random = fastrand::Rng::with_seed(3);
-    let mut bytes = Vec::new();
-    for number in 1..=count {
-        let ms = random.u64(1..=up_to_ms);
-        let body = [(epoch.elapsed().as_nanos() as u64).to_be_bytes(), ms.to_be_bytes()].concat();
-        bytes.extend(publish(ms, &body));
-        if number % 20 == 0 || number == count {
-            wire.send(&bytes);
-            bytes.clear();
-            let due = Duration::from_nanos(number * 1_000_000_000 / per_s);
-            thread::sleep(due.saturating_sub(epoch.elapsed()));
+    let mut times = vec![Times::default(); count as usize];
+    for burst in times.chunks_mut(BURST).zip(0u64..) {
+        let ((burst, number), mut bytes) = (burst, Vec::new());
+        let first = number * BURST as u64;
+        thread::sleep(Duration::from_nanos(first * 1_000_000_000 / per_s).saturating_sub(epoch.elapsed()));
+        for (message, times) in (first..).zip(&mut *burst) {
+            let ms = random.u64(1..=up_to_ms);
+            times.life = Duration::from_millis(ms);
+            bytes.extend(publish(ms, &message.to_be_bytes()));
         }
-        if number % BURST == 0 {
-            // What is sent and not taken in would count as late.
-            wire.round_trip(1);
-        }
+        let sent = epoch.elapsed();
+        wire.send(&bytes);
+        wire.look(1, queue);
+        let taken = epoch.elapsed();
+        burst.iter_mut().for_each(|times| (times.sent, times.taken) = (sent, taken));
     }
-    println!("  published in {:.1} s", epoch.elapsed().as_secs_f64());
-    consumer.join().expect("the consumer has got all")
+    println!("{count} published in {:.1} s", epoch.elapsed().as_secs_f64());
+    for (message, arrived) in consumer.join().expect("the consumer has got all") {
+        times[message].arrived = arrived;
+    }
+    let late = |from: fn(&Times) -> Duration| {
+        let late = |times: &Times| {
+            times.arrived.as_secs_f64() * 1e3 - (from(times) + times.life).as_secs_f64() * 1e3
+        };
+        Lateness(times.iter().map(late).collect())
+    };
+    late(|times| times.sent).print("late since it was sent");
+    late(|times| times.taken).print("late since it was taken in");
 }
 
 fn report_cpu(broker: &Broker, before: f64, count: u64) {
     let used = os::cpu_seconds(broker.pid()) - before;
     println!("  broker: {used:.2} s of CPU, {:.2} µs a message", used * 1e6 / count as f64);
+    // What the shards themselves say of their turns, and of how late the executor was.
+    let before = broker.log().len();
+    os::signal(broker.pid(), libc::SIGUSR1);
+    thread::sleep(Duration::from_millis(500));
     let log = broker.log();
+    println!("{}", &log[before..]);
     let stalls: Vec<&str> = log.lines().filter(|line| line.contains("a turn took")).collect();
-    println!("  {} stalls logged: {:#?}", stalls.len(), &stalls[..stalls.len().min(10)]);
+    println!("  {} stalls logged: {stalls:#?}", stalls.len());
 }
 
 #[test]
@@ -188,8 +201,8 @@ fn how_late_messages_expire() {
     let mut plain = broker.channel();
     let publish =
         |ms, body: &[u8]| publish_frames(131_072, 1, "", "lives", false, &living(Some(ms), persistent), body);
-    let late = run(&mut plain, ended, count, up_to_ms as u64, publish);
-    late.print(&format!("expired beside {beside} that stay"));
+    println!("expiring beside {beside} that stay:");
+    run(&mut plain, "lives", ended, count, up_to_ms as u64, publish);
     report_cpu(&broker, before, count);
     assert_eq!(wire.look(1, "lives").0 as usize, beside / 1_000 * 1_000);
     broker.stop();
@@ -216,7 +229,7 @@ fn how_late_delayed_messages_go_on() {
         properties.push(mode);
         publish_frames(131_072, 1, "later", "k", false, &Properties(properties), body)
     };
-    run(&mut wire, ended, count, up_to_ms, publish).print("delayed");
+    run(&mut wire, "amq.delayed.later", ended, count, up_to_ms, publish);
     report_cpu(&broker, before, count);
     broker.stop();
 }

@@ -286,3 +286,7 @@ impl<D: Disk> ShardLog<D> {
         self.reading.arrived.extend(waiting);
     }
 }
+
+#[cfg(test)]
+#[path = "reading_tests.rs"]
+mod tests;
