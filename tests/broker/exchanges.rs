@@ -46,7 +46,8 @@ fn a_hash_sends_each_message_to_one_queue_and_a_key_always_to_the_same() {
         for queue in &queues {
             let mut found = bodies(&wires[0].drain(1, queue));
             total += found.len();
-            assert!(found.len() > 20, "{kind}: a share of about 40, not {}", found.len());
+            // Chance has its part in it: names are random. Less than this is 4 standard deviations away.
+            assert!(found.len() > 8, "{kind}: a share of about 40, not {}", found.len());
             found.sort();
             assert!(found.chunks(2).all(|pair| pair[0] == pair[1]), "{kind}: both publishers agree");
         }
