@@ -43,10 +43,16 @@ struct Last {
     tx: u64,
 }
 
+/// Before the items.
+const ITEMS_AT: usize = HEAD_BYTES + 4;
+
 /// Puts a summary together while its segment is written.
 #[derive(Default)]
 pub(super) struct SummaryWriter {
-    items: Vec<u8>,
+    /// Room for the head, then the items: megabytes, which are not copied when the segment is closed.
+    out: Vec<u8>,
+    /// Bytes of the summary that was finished last.
+    bytes: usize,
     first_commit: u64,
     queues: FxHashMap<u64, u64>,
     last: Last,
@@ -55,7 +61,10 @@ pub(super) struct SummaryWriter {
 impl SummaryWriter {
     /// A segment begins with this commit.
     pub fn begin(&mut self, first_commit: u64) {
-        *self = SummaryWriter { first_commit, ..SummaryWriter::default() };
+        // As much as the last one had, so that it is not moved while it grows.
+        let mut out = Vec::with_capacity(self.bytes + self.bytes / 8 + ITEMS_AT);
+        out.resize(ITEMS_AT, 0);
+        *self = SummaryWriter { out, first_commit, ..SummaryWriter::default() };
     }
 
     /// The number of the first commit in the segment.
@@ -68,13 +77,13 @@ impl SummaryWriter {
         let &SummarizedMessage { sequence, published_ms, ttl_ms, block, bytes } = message;
         let tx = self.last.tx;
         let last = std::mem::replace(&mut self.last, Last { sequence, published_ms, block, tx });
-        self.items.push(MESSAGE);
-        put_signed(&mut self.items, sequence, last.sequence);
-        put_signed(&mut self.items, published_ms, last.published_ms);
-        put(&mut self.items, ttl_ms.map_or(0, |ttl_ms| ttl_ms.saturating_add(1)));
-        put(&mut self.items, u64::from(block - last.block));
-        put(&mut self.items, u64::from(bytes));
-        put(&mut self.items, queues.len() as u64);
+        self.out.push(MESSAGE);
+        put_signed(&mut self.out, sequence, last.sequence);
+        put_signed(&mut self.out, published_ms, last.published_ms);
+        put(&mut self.out, ttl_ms.map_or(0, |ttl_ms| ttl_ms.saturating_add(1)));
+        put(&mut self.out, u64::from(block - last.block));
+        put(&mut self.out, u64::from(bytes));
+        put(&mut self.out, queues.len() as u64);
         for queue in queues {
             self.queue(queue);
         }
@@ -86,59 +95,61 @@ impl SummaryWriter {
     }
 
     fn settled_record(&mut self, settled: &[(Sequence, u64)]) {
-        self.items.push(SETTLED);
-        put(&mut self.items, settled.len() as u64);
+        self.out.push(SETTLED);
+        put(&mut self.out, settled.len() as u64);
         for &(sequence, queue) in settled {
             let last = std::mem::replace(&mut self.last.sequence, sequence);
-            put_signed(&mut self.items, sequence, last);
+            put_signed(&mut self.out, sequence, last);
             self.queue(queue);
         }
     }
 
     /// The `records` items to come are prepared.
     pub fn prepared(&mut self, tx: TxName, first: Sequence, records: u32) {
-        self.items.push(PREPARED);
+        self.out.push(PREPARED);
         self.transaction(tx);
         let last = std::mem::replace(&mut self.last.sequence, first);
-        put_signed(&mut self.items, first, last);
-        put(&mut self.items, u64::from(records));
+        put_signed(&mut self.out, first, last);
+        put(&mut self.out, u64::from(records));
     }
 
     /// These transactions have come so far.
     pub fn step(&mut self, step: TxStep, transactions: impl ExactSizeIterator<Item = TxName>) {
         let number = STEPS.iter().position(|&other| other == step).expect("all are there");
-        self.items.extend([STEP, number as u8]);
-        put(&mut self.items, transactions.len() as u64);
+        self.out.extend([STEP, number as u8]);
+        put(&mut self.out, transactions.len() as u64);
         transactions.for_each(|tx| self.transaction(tx));
     }
 
     fn transaction(&mut self, tx: TxName) {
         let last = std::mem::replace(&mut self.last.tx, tx.0);
-        put_signed(&mut self.items, tx.0, last);
+        put_signed(&mut self.out, tx.0, last);
     }
 
     fn queue(&mut self, queue: u64) {
         let new = self.queues.len() as u64;
         let at = *self.queues.entry(queue).or_insert(new);
-        put(&mut self.items, at);
+        put(&mut self.out, at);
         if at == new {
-            self.items.extend_from_slice(&queue.to_le_bytes());
+            self.out.extend_from_slice(&queue.to_le_bytes());
         }
     }
 
     /// The summary of the segment, which has this last commit and so many bytes in use.
     pub fn finish(&mut self, shard: u32, segment: u64, used_bytes: u64, last_commit: u64) -> Vec<u8> {
-        let items = std::mem::take(&mut self.items);
-        let mut out = Vec::with_capacity(HEAD_BYTES + 4 + items.len());
-        out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&FORMAT.to_le_bytes());
-        out.extend_from_slice(&shard.to_le_bytes());
-        for long in [segment, self.first_commit, last_commit, used_bytes, items.len() as u64] {
-            out.extend_from_slice(&long.to_le_bytes());
+        let mut out = std::mem::take(&mut self.out);
+        self.bytes = out.len();
+        let items_bytes = (out.len() - ITEMS_AT) as u64;
+        let mut head = Vec::with_capacity(ITEMS_AT);
+        head.extend_from_slice(MAGIC);
+        head.extend_from_slice(&FORMAT.to_le_bytes());
+        head.extend_from_slice(&shard.to_le_bytes());
+        for long in [segment, self.first_commit, last_commit, used_bytes, items_bytes] {
+            head.extend_from_slice(&long.to_le_bytes());
         }
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&out), &items);
-        out.extend_from_slice(&crc.to_le_bytes());
-        out.extend_from_slice(&items);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&head), &out[ITEMS_AT..]);
+        head.extend_from_slice(&crc.to_le_bytes());
+        out[..ITEMS_AT].copy_from_slice(&head);
         out
     }
 }
