@@ -271,6 +271,11 @@ impl MessageLog {
         self.log.waiting_settlements() >= WAITING_SETTLEMENTS_MAX
     }
 
+    /// There is more to do for the log right now, besides what it is told.
+    pub fn has_more_to_do(&self) -> bool {
+        self.log.has_more_to_relocate()
+    }
+
     /// Nothing waits to be written.
     pub fn is_idle(&self) -> bool {
         self.log.is_idle()

@@ -201,6 +201,7 @@ impl<P: Protocol> Worker<P> {
         let mut written = true;
         if let Some(log) = &self.around.log {
             (written, turn.commit_ends_soon) = (log.is_idle(), log.is_about_to_commit());
+            turn.again |= log.has_more_to_do();
             turn.due_in[0] = self.commit_due_in();
         }
         turn.due_in[1] = self.deadline_due_in();

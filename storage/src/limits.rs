@@ -1,5 +1,9 @@
 //! Every bound of the stores.
 
+/// Bytes of a segment that is emptied which are looked through in one turn: what is settled there is only
+/// skipped, and a segment of nothing else would otherwise be gone through at once, which takes 10 ms and more.
+pub const RELOCATION_SCAN_BYTES: usize = 512 * 1024;
+
 /// The format of the data directory that this version writes, and the newest that it reads.
 pub const DATA_FORMAT: u32 = 1;
 

@@ -8,7 +8,7 @@ use super::format::{
     read_records,
 };
 use super::shard_log::ShardLog;
-use crate::limits::{NO_SPACE_RETRY_MS, SPARE_SEGMENTS};
+use crate::limits::{NO_SPACE_RETRY_MS, RELOCATION_SCAN_BYTES, SPARE_SEGMENTS};
 
 /// A segment with commits in it.
 #[derive(Debug)]
@@ -163,11 +163,16 @@ impl<D: Disk> ShardLog<D> {
         self.relocation = Relocation::Moving { segment: number, bytes, offset: BLOCK_BYTES };
     }
 
-    /// Appends some of what is live in the oldest segment again: while little else waits to be written,
-    /// a commit's worth at a time.
-    pub(super) fn relocate(&mut self) {
+    /// The next poll has more of the oldest segment to look through.
+    pub fn has_more_to_relocate(&self) -> bool {
         let moving = matches!(self.relocation, Relocation::Moving { .. });
-        if !moving || self.backlog_bytes() > self.options.commit_bytes as u64 / 4 {
+        moving && self.backlog_bytes() <= self.options.commit_bytes as u64 / 4
+    }
+
+    /// Appends some of what is live in the oldest segment again: while little else waits to be written, a
+    /// commit's worth at a time, and looks through a bounded part of it for that.
+    pub(super) fn relocate(&mut self) {
+        if !self.has_more_to_relocate() {
             return;
         }
         let relocation = std::mem::replace(&mut self.relocation, Relocation::Idle);
@@ -175,7 +180,8 @@ impl<D: Disk> ShardLog<D> {
             unreachable!("it was looked at")
         };
         let mut moved = false;
-        while offset < bytes.len() && !moved {
+        let end = bytes.len().min(offset + RELOCATION_SCAN_BYTES);
+        while offset < end && !moved {
             match CommitHeader::read(&bytes.as_slice()[offset..], segment) {
                 None => offset += BLOCK_BYTES,
                 Some((_, payload)) => {

@@ -123,15 +123,16 @@ impl Owner {
         self.deadlines.push(again_ms, Due::Queue(id));
     }
 
+    /// There is something to carry off right now. Who waits for the log is called when that has moved.
     pub fn has_rubble(&self) -> bool {
-        !self.rubble.is_empty()
+        !self.rubble.is_empty() && !self.log_is_behind
     }
 
     /// Frees what purged and deleted queues have left, a slice at a time, and not faster than the log takes
-    /// it. True if more is left.
+    /// it. True if more can be carried off at once.
     pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
         if self.log_is_behind {
-            return !self.rubble.is_empty();
+            return false;
         }
         let Some(Rubble { durable_id, entries, .. }) = self.rubble.front_mut() else { return false };
         let (durable_id, store) = (*durable_id, &mut self.store);
