@@ -26,6 +26,7 @@ impl Disk for Nowhere {
     fn read(&mut self, _segment: u64, _offset: u64, _bytes: usize) {
         unreachable!("nothing is read back");
     }
+    fn free(&mut self, _buffer: AlignedBuffer) {}
     fn summarize(&mut self, _segment: u64, _summary: Vec<u8>) {}
     fn poll(&mut self) -> Option<Completion> {
         self.0.pop_front()

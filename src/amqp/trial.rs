@@ -231,6 +231,7 @@ impl Trial {
             self.shard.set_time(self.now_ms);
             tick(&mut self.shard, &mut self.around, self.now_ms);
             while self.shard.tick(&mut self.around) {}
+            self.shard.carry_off(&mut self.around);
         }
         self.turn();
     }

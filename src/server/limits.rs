@@ -28,6 +28,13 @@ pub const TICK_IDLE: Duration = Duration::from_millis(100);
 /// no more, and many of them cost no more than one look.
 pub const DEADLINE_PAUSE_MS: u64 = 5;
 
+/// So long a shard carries off what purged and deleted queues had, in microseconds, before it turns to others.
+pub const RUBBLE_STINT_US: u64 = 300;
+
+/// So long others have the core then. A shard that does nothing else would carry off twice as much, and be late for everything meanwhile: the
+/// system lets a thread that never sleeps wait for its core for milliseconds.
+pub const RUBBLE_PAUSE_US: u64 = 500;
+
 /// How long a connection that has been sent its close may take to read it and end its side: closing
 /// the socket over unread input would reset it and could lose the close frame on its way.
 pub const LINGER_MS: u64 = 2_000;

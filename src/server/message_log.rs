@@ -188,6 +188,14 @@ impl MessageLog {
         }
     }
 
+    /// Of a queue that is gone: the index need not remember it until the log has it on disk.
+    pub fn discarded(&mut self, message: LogSequence, queue: Option<DurableId>) {
+        let queue = queue.map_or(NOBODY, |queue| queue.0);
+        if !self.own_settlements.takes((message, queue)) {
+            self.log.settle(message, queue);
+        }
+    }
+
     fn settle(&mut self, message: LogSequence, queue: u64) {
         if self.log.settle(message, queue) {
             self.index.settled(message, queue);

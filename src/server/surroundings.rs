@@ -74,6 +74,12 @@ impl<P> Backplane for Surroundings<P> {
         }
     }
 
+    fn discarded(&mut self, message: LogSequence, queue: Option<DurableId>) {
+        if let Some(log) = &mut self.log {
+            log.discarded(message, queue);
+        }
+    }
+
     fn spill(&mut self, message: &MessageView<'_>) -> Option<LogSequence> {
         self.log.as_mut().map(|log| log.spill(message))
     }

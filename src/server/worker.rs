@@ -22,7 +22,9 @@ use tracing::{debug, error, warn};
 
 use super::connection::{AfterRead, Connection, Phase};
 use super::drain::Drain;
-use super::limits::{DEADLINE_PAUSE_MS, LINGER_MS, READ_BUFFER_BYTES, TICK_BUSY, TICK_IDLE};
+use super::limits::{
+    DEADLINE_PAUSE_MS, LINGER_MS, READ_BUFFER_BYTES, RUBBLE_PAUSE_US, RUBBLE_STINT_US, TICK_BUSY, TICK_IDLE,
+};
 use super::message_log::MessageLog;
 use super::protocol::{Disposition, Protocol};
 use super::surroundings::Surroundings;
@@ -68,7 +70,7 @@ pub(super) struct Turn {
     /// Connections whose sockets take no more output for now.
     pub write_blocked: Vec<Rc<Connection>>,
     /// A turn is due after these times, whether or not anything happens.
-    pub due_in: [Option<Duration>; 2],
+    pub due_in: [Option<Duration>; 3],
     /// The broker has stopped.
     pub ended: bool,
 }
@@ -115,6 +117,10 @@ pub(super) struct Worker<P> {
     ticked_ms: u64,
     /// The last deadline for which a wake-up was asked.
     deadline_ms: u64,
+    /// When the next slice of what purged and deleted queues had may be carried off.
+    rubble_due_us: u64,
+    /// The last such time for which a wake-up was asked.
+    rubble_wake_us: u64,
 }
 
 impl<P: Protocol> Home<P> {
@@ -148,6 +154,8 @@ impl<P: Protocol> Home<P> {
             commit_due_ms: 0,
             ticked_ms: 0,
             deadline_ms: 0,
+            rubble_due_us: 0,
+            rubble_wake_us: 0,
         };
         Rc::new(Home { worker: RefCell::new(worker), wake })
     }
@@ -185,6 +193,15 @@ impl<P: Protocol> Worker<P> {
             self.more_due = self.shard.tick(&mut self.around);
             self.enter(Stage::Control);
         }
+        if self.shard.has_rubble() && self.rubble_due_us <= began_us {
+            let until_us = self.enter(Stage::Clock) + RUBBLE_STINT_US;
+            let mut now_us = 0;
+            while self.shard.has_rubble() && now_us < until_us {
+                self.shard.carry_off(&mut self.around);
+                now_us = self.now_us();
+            }
+            self.rubble_due_us = self.enter(Stage::Control) + RUBBLE_PAUSE_US;
+        }
         P::resume(&mut self.shard, &mut self.around);
         self.take_committed();
         self.enter(Stage::Queues);
@@ -197,7 +214,7 @@ impl<P: Protocol> Worker<P> {
         self.around.outboxes.send(&mut self.port, ended_us);
         self.finish_round(ended_us);
         self.unpause();
-        self.more_due |= self.shard.has_rubble() || self.shard.has_more_to_page();
+        self.more_due |= self.shard.has_more_due() || self.shard.has_more_to_page();
         let mut written = true;
         if let Some(log) = &self.around.log {
             (written, turn.commit_ends_soon) = (log.is_idle(), log.is_about_to_commit());
@@ -205,6 +222,10 @@ impl<P: Protocol> Worker<P> {
             turn.due_in[0] = self.commit_due_in();
         }
         turn.due_in[1] = self.deadline_due_in();
+        if self.shard.has_rubble() {
+            turn.again |= self.rubble_due_us <= ended_us;
+            turn.due_in[2] = self.rubble_due_in();
+        }
         turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals();
         turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty() && written);
         turn
@@ -275,6 +296,12 @@ impl<P: Protocol> Worker<P> {
         }
         let known = std::mem::replace(&mut self.deadline_ms, due_ms) == due_ms;
         (!known).then_some(due_in)
+    }
+
+    /// When the next slice is to be carried off.
+    fn rubble_due_in(&mut self) -> Option<Duration> {
+        let known = std::mem::replace(&mut self.rubble_wake_us, self.rubble_due_us) == self.rubble_due_us;
+        (!known).then(|| Duration::from_micros(self.rubble_due_us.saturating_sub(self.now_us())))
     }
 
     /// The commit that was about to end is still to be waited for, and no other shard has sent something.

@@ -57,6 +57,12 @@ pub trait Backplane {
     /// that was spilled out of a queue that is not durable.
     fn settled(&mut self, message: LogSequence, queue: Option<DurableId>);
 
+    /// As [`Self::settled`], of a queue that is gone: after a crash there is nothing that the message could
+    /// come back to.
+    fn discarded(&mut self, message: LogSequence, queue: Option<DurableId>) {
+        self.settled(message, queue);
+    }
+
     /// Appends a message that is only to be out of memory: for one queue, until it is settled there or the
     /// process ends. It can be loaded once its sequence is committed. None if nothing can be spilled.
     fn spill(&mut self, message: &MessageView<'_>) -> Option<LogSequence>;

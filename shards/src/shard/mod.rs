@@ -494,10 +494,22 @@ impl Shard {
         self.home.emit_confirms(fx);
     }
 
-    /// Purged and deleted messages are left to be carried off, or expired ones that were read: [`Self::tick`] has
-    /// work to do.
+    /// Expired messages that were read are left: [`Self::tick`] has work to do.
+    pub fn has_more_due(&self) -> bool {
+        self.owner.has_expired_to_end()
+    }
+
+    /// What purged and deleted queues had is left: [`Self::carry_off`] has work to do right now. It can wait for
+    /// others, but not for ever.
     pub fn has_rubble(&self) -> bool {
-        self.owner.has_rubble() || self.owner.has_expired_to_end()
+        self.owner.has_rubble()
+    }
+
+    /// Frees a slice of what purged and deleted queues had.
+    pub fn carry_off<E: Effects>(&mut self, fx: &mut E) {
+        let mut out = Outward { shard: self.id, fx, home: &mut self.home };
+        self.owner.carry_off(&mut out);
+        self.finish_step(fx);
     }
 
     /// More messages could leave memory now: the next turn is to come soon.
@@ -510,15 +522,14 @@ impl Shard {
         self.owner.next_deadline_ms()
     }
 
-    /// To be called when a deadline has come, and at least every 100 ms: what is due by the clock, and left-over work in slices. True
-    /// if more is left to do right now.
+    /// To be called when a deadline has come, and at least every 100 ms: what is due by the clock, in slices.
+    /// True if more is left to do right now.
     pub fn tick<E: Effects>(&mut self, fx: &mut E) -> bool {
         let mut out = Outward { shard: self.id, fx, home: &mut self.home };
         let more_due = self.owner.expire_due(&mut out);
-        let more_rubble = self.owner.carry_off(&mut out);
         self.age_deliveries(fx);
         self.finish_step(fx);
-        more_due || more_rubble
+        more_due
     }
 
     /// Serves the queues that this step has touched, sends off what they gave up, and runs the loop empty.

@@ -602,6 +602,7 @@ impl World {
         self.now_ms += self.random.u64(..20);
         self.shards[shard].set_time(self.now_ms);
         self.shards[shard].tick(&mut self.around[shard]);
+        self.shards[shard].carry_off(&mut self.around[shard]);
     }
 
     /// Lets everything that is underway arrive.
@@ -611,7 +612,7 @@ impl World {
             for shard in 0..self.count() {
                 while self.shards[shard].has_rubble() {
                     busy = true;
-                    self.shards[shard].tick(&mut self.around[shard]);
+                    self.shards[shard].carry_off(&mut self.around[shard]);
                 }
                 self.end_turn(shard);
                 while self.commit(shard) || self.arrive(shard) || (shard == 0 && self.store()) {

@@ -115,6 +115,10 @@ pub trait Disk {
     /// Reads whole blocks of a segment, in the background; fewer, if its file ends before.
     fn read(&mut self, segment: u64, offset: u64, bytes: usize);
 
+    /// Frees a buffer that was read. Giving megabytes back to the kernel takes milliseconds, which are not
+    /// the caller's.
+    fn free(&mut self, buffer: AlignedBuffer);
+
     /// Brings what was written to a segment to stable storage, and then writes beside it what is in it.
     /// Nobody waits for it, and a power loss may tear it: it is checked when it is read. It goes with the
     /// segment.

@@ -204,6 +204,8 @@ impl Disk for SimulatedDisk {
         self.0.borrow_mut().errands.push_back(Errand::Read { segment, offset, bytes });
     }
 
+    fn free(&mut self, _buffer: AlignedBuffer) {}
+
     fn summarize(&mut self, segment: u64, summary: Vec<u8>) {
         let mut world = self.0.borrow_mut();
         if !world.faults.lies {

@@ -193,7 +193,10 @@ impl<D: Disk> ShardLog<D> {
         }
         self.relocation = match offset < bytes.len() {
             true => Relocation::Moving { segment, bytes, offset },
-            false => self.relocated(segment),
+            false => {
+                self.disk.free(bytes);
+                self.relocated(segment)
+            }
         };
     }
 

@@ -152,6 +152,13 @@ pub(super) struct Owner {
 
 /// A queue lets go of a message; if it is in the log for that queue, the log is told.
 fn released(store: &mut MessageStore, fx: &mut impl Backplane, kept: Kept, queue: Option<DurableId>) {
+    if let Some(name) = name_in_log(store, kept, queue) {
+        fx.settled(name, queue);
+    }
+}
+
+/// A queue lets go of a message. Gives its name in the log, if the log has it for that queue.
+fn name_in_log(store: &mut MessageStore, kept: Kept, queue: Option<DurableId>) -> Option<LogSequence> {
     let in_log = match kept {
         Kept::InMemory(message) => store.release(message),
         Kept::InLog(name) => {
@@ -159,9 +166,7 @@ fn released(store: &mut MessageStore, fx: &mut impl Backplane, kept: Kept, queue
             InLog { name, for_any_queue: true }
         }
     };
-    if in_log.name != 0 && (in_log.for_any_queue || queue.is_some()) {
-        fx.settled(in_log.name, queue);
-    }
+    (in_log.name != 0 && (in_log.for_any_queue || queue.is_some())).then_some(in_log.name)
 }
 
 impl Owner {

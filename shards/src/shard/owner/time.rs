@@ -2,7 +2,7 @@
 
 use super::dead_letter::Reason;
 use super::deadlines::Due;
-use super::{Owner, released};
+use super::{Owner, name_in_log, released};
 use crate::ledger::{Kept, Ledger, Position};
 use crate::shard::batch::{Ask, PeerMessage};
 use crate::shard::effects::Effects;
@@ -12,8 +12,9 @@ use crate::topology::{Operation, Requester};
 use crate::{ChannelId, DurableId, QueueId};
 use crate::{ConnectionId, ShardId};
 
-/// Blocks of 64 entries that one step carries off: about 50 µs of work.
-const RUBBLE_BLOCKS_PER_STEP: usize = 16;
+/// Blocks of 64 entries that one step carries off: 25 µs of work, and ten times as much when none of it is in the
+/// processor's caches.
+const RUBBLE_BLOCKS_PER_STEP: usize = 4;
 /// Deadlines that one step looks at.
 const DEADLINES_PER_STEP: usize = 4096;
 
@@ -23,7 +24,7 @@ pub(super) struct Rubble {
     pub durable_id: Option<DurableId>,
     pub entries: Ledger,
     /// Who is told when it is carried off: a purge is answered when the log knows of every message, or
-    /// they would come back after a crash.
+    /// they would come back after a crash. Nobody, if the queue itself is gone.
     pub answer: Option<Purged>,
 }
 
@@ -128,19 +129,22 @@ impl Owner {
         !self.rubble.is_empty() && !self.log_is_behind
     }
 
-    /// Frees what purged and deleted queues have left, a slice at a time, and not faster than the log takes
-    /// it. True if more can be carried off at once.
-    pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
-        if self.log_is_behind {
-            return false;
+    /// Frees a slice of what purged and deleted queues have left, if the log can take that.
+    pub fn carry_off<E: Effects>(&mut self, out: &mut Outward<'_, E>) {
+        if !self.has_rubble() {
+            return;
         }
-        let Some(Rubble { durable_id, entries, .. }) = self.rubble.front_mut() else { return false };
-        let (durable_id, store) = (*durable_id, &mut self.store);
-        let done = entries.demolish(RUBBLE_BLOCKS_PER_STEP, |kept| released(store, out.fx, kept, durable_id));
+        let Rubble { durable_id, entries, answer } = self.rubble.front_mut().expect("there is some");
+        let (store, durable_id, is_gone) = (&mut self.store, *durable_id, answer.is_none());
+        let done =
+            entries.demolish(RUBBLE_BLOCKS_PER_STEP, |kept| match name_in_log(store, kept, durable_id) {
+                Some(name) if is_gone => out.fx.discarded(name, durable_id),
+                Some(name) => out.fx.settled(name, durable_id),
+                None => {}
+            });
         if done && let Some(Rubble { answer: Some(purged), .. }) = self.rubble.pop_front() {
             let Purged { home, channel, messages } = purged;
             out.answer(home, channel, Reply::QueuePurged { messages });
         }
-        !self.rubble.is_empty()
     }
 }

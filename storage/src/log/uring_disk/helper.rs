@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use super::files::Files;
-use crate::log::disk::Completion;
+use crate::log::disk::{AlignedBuffer, Completion};
 
 /// Wakes the shard, once it has said how.
 #[derive(Clone, Default)]
@@ -34,6 +34,7 @@ pub(super) enum Job {
     Remove(u64),
     Read { segment: u64, offset: u64, bytes: usize },
     Summarize { segment: u64, summary: Vec<u8> },
+    Free(AlignedBuffer),
 }
 
 pub(super) struct Helper {
@@ -44,10 +45,13 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    pub fn start(files: Files, doorbell: Doorbell) -> io::Result<Helper> {
+    /// Its thread gives way to the shard by `niceness`, from 0 to 19: both may find themselves on the same core.
+    pub fn start(files: Files, doorbell: Doorbell, niceness: i32) -> io::Result<Helper> {
         let (jobs, asked) = mpsc::channel();
         let (tell, done) = mpsc::channel();
         let run = move || {
+            // It works without it.
+            let _ = rustix::process::nice(niceness);
             for job in asked {
                 if let Some(completion) = perform(&files, job) {
                     // Nobody listens while the disk is dropped; the rest of the queue is done all the same.
@@ -94,6 +98,10 @@ fn perform(files: &Files, job: Job) -> Option<Completion> {
         }
         Job::Read { segment, offset, bytes } => {
             Some(Completion::Read(segment, offset, files.read(segment, offset, bytes)))
+        }
+        Job::Free(buffer) => {
+            drop(buffer);
+            None
         }
         Job::Summarize { segment, summary } => {
             // Without it the next start reads the segment.

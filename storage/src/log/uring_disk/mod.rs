@@ -3,9 +3,9 @@
 //! Segment N of a shard is the file `segment-N.log` in the shard's directory, N in 16 hexadecimal
 //! digits. Writes go out on the shard's own thread, one at a time, as an `io_uring` operation that is
 //! over when the bytes are on stable storage; making and removing files is the work of one helper thread
-//! per disk, and reading that of another: who waits for a message does not wait for a file's zeros. Results of both are there at the next [`Disk::poll`]: a shard that is
-//! awake polls, one that sleeps is woken through the eventfd that it has given to
-//! [`UringDisk::register_eventfd`].
+//! per disk, and reading that of another: who waits for a message does not wait for a file's zeros. Results
+//! of both are there at the next [`Disk::poll`]: a shard that is awake polls, one that sleeps is woken
+//! through the eventfd that it has given to [`UringDisk::register_eventfd`].
 //!
 //! Which kind of write the directory's file system takes is tried at the start: see [`Method`].
 
@@ -34,6 +34,9 @@ use super::format::BLOCK_BYTES;
 
 /// Written and removed again at the start.
 const PROBE_FILE: &str = "probe.tmp";
+
+/// Making, summarizing and removing files is done ahead of need, or after it: shards come first.
+const HELPER_NICENESS: i32 = 5;
 
 /// How bytes get to stable storage, the quickest way first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,8 +116,8 @@ impl UringDisk {
         };
         let doorbell = Doorbell::default();
         let files = || Files { directory: directory.to_owned(), direct: method.is_direct() };
-        let helper = Helper::start(files(), doorbell.clone())?;
-        let reader = Helper::start(files(), doorbell.clone())?;
+        let helper = Helper::start(files(), doorbell.clone(), HELPER_NICENESS)?;
+        let reader = Helper::start(files(), doorbell.clone(), 0)?;
         let directory = directory.to_owned();
         Ok(UringDisk { ring, helper, reader, doorbell, directory, method, open: None, refused: None })
     }
@@ -211,6 +214,10 @@ impl Disk for UringDisk {
 
     fn read(&mut self, segment: u64, offset: u64, bytes: usize) {
         self.reader.ask(Job::Read { segment, offset, bytes });
+    }
+
+    fn free(&mut self, buffer: AlignedBuffer) {
+        self.reader.ask(Job::Free(buffer));
     }
 
     fn summarize(&mut self, segment: u64, summary: Vec<u8>) {
