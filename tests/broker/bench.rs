@@ -101,12 +101,14 @@ fn limits_are_measured_without_a_broker_and_confirms_beside_the_disk() {
     let directory = broker.data_path().parent().expect("it is in a directory").display().to_string();
     let limit = json("limit --seconds 0.2 --json");
     assert_eq!(figure(&limit, "received"), figure(&limit, "reframed"));
-    let confirms =
-        report(&broker, &format!("confirms --directory {directory} --turns 1 --publishers 3 --seconds 0.3"));
+    let together = "--publishers 3 --connections 2 --seconds 0.3";
+    let confirms = report(&broker, &format!("confirms --directory {directory} --turns 1 {together}"));
     for times in ["confirm", "raw_write", "round_trip"] {
         assert_eq!(figure(&confirms, &format!("{times}_count")), 200.0, "{confirms}");
     }
-    assert!(figure(&confirms, "confirm_to_least_ratio") > 0.0, "{confirms}");
+    for shown in ["confirm_to_least_ratio", "together_per_s", "loopback_per_s"] {
+        assert!(figure(&confirms, shown) > 0.0, "{confirms}");
+    }
 }
 
 #[test]

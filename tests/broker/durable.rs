@@ -80,16 +80,20 @@ fn persistent_messages_survive_with_their_order_their_state_and_nothing_else_doe
 fn what_was_settled_or_dropped_does_not_come_back() {
     let Some(broker) = Broker::own(Setup::new()) else { return };
     let mut wire = broker.channel();
+    // More than a shard carries off at once.
+    const MANY: u64 = 2_000;
     let names: Vec<String> = ["acked", "purged", "deleted", "rejected"].map(|name| broker.name(name)).into();
     for name in &names {
         wire.declare(1, name);
-        publish_numbers(&broker, "", name, 0..50);
+        publish_numbers(&broker, "", name, 0..MANY);
     }
-    let last = (0..50).map(|_| wire.get(1, &names[0], false).expect("there are 50")).last().expect("50");
+    let last =
+        (0..MANY).map(|_| wire.get(1, &names[0], false).expect("there are so many")).last().expect("one");
     wire.ack(1, last.tag, true);
-    assert_eq!(wire.purge(1, &names[1]), 50);
-    assert_eq!(wire.delete_queue(1, &names[2]), 50);
-    let last = (0..50).map(|_| wire.get(1, &names[3], false).expect("there are 50")).last().expect("50");
+    assert_eq!(wire.purge(1, &names[1]), MANY as u32);
+    assert_eq!(wire.delete_queue(1, &names[2]), MANY as u32);
+    let last =
+        (0..MANY).map(|_| wire.get(1, &names[3], false).expect("there are so many")).last().expect("one");
     wire.nack(1, last.tag, true, false);
     // Declared again, it is another queue.
     wire.declare(1, &names[2]);

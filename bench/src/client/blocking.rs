@@ -146,7 +146,12 @@ impl Client {
         self.call_on(CHANNEL, what, method)
     }
 
-    fn call_on(&mut self, number: u16, what: &str, method: &AMQPClass) -> Result<AMQPClass, BenchError> {
+    pub(super) fn call_on(
+        &mut self,
+        number: u16,
+        what: &str,
+        method: &AMQPClass,
+    ) -> Result<AMQPClass, BenchError> {
         put_method(&mut self.output, number, method);
         self.flush()?;
         self.answer(what, "")
@@ -160,19 +165,22 @@ impl Client {
         Ok(self.socket.write_all(bytes)?)
     }
 
-    /// Waits for a confirm: tag, multiple, whether the message was taken.
+    /// Waits for confirms, and gives the channels of those that have come: enough for who has one message at a time
+    /// on each.
     ///
     /// # Errors
-    /// When the broker closes the channel, or the socket fails.
-    pub fn confirm(&mut self) -> Result<(u64, bool, bool), BenchError> {
+    /// When a message is refused, the broker closes the channel, or the socket fails.
+    pub fn confirmed(&mut self, channels: &mut Vec<u16>) -> Result<(), BenchError> {
+        channels.clear();
         loop {
             let mut frames = Frames::new(&self.input);
-            let mut confirm = None;
-            while let (None, Some(event)) = (confirm, frames.next_event()?) {
-                match event {
-                    Event::Ack(tag, multiple) => confirm = Some((tag, multiple, true)),
-                    Event::Nack(tag, multiple) => confirm = Some((tag, multiple, false)),
-                    Event::Other(payload) => {
+            while let Some(frame) = frames.next_frame()? {
+                match frame.event() {
+                    Some(Event::Ack(..)) => channels.push(frame.channel),
+                    Some(Event::Nack(tag, _)) => {
+                        return Err(BenchError::Unexpected(format!("message {tag} was refused by a nack")));
+                    }
+                    Some(Event::Other(payload)) => {
                         if let Some(error) = refusal("a publish", payload)? {
                             return Err(error);
                         }
@@ -182,10 +190,10 @@ impl Client {
             }
             let consumed = frames.consumed();
             self.input.drain(..consumed);
-            match confirm {
-                Some(confirm) => return Ok(confirm),
-                None => self.read("a publish")?,
+            if !channels.is_empty() {
+                return Ok(());
             }
+            self.read("a publish")?;
         }
     }
 

@@ -5,6 +5,7 @@ use amq_protocol::types::{AMQPValue, FieldTable};
 
 use super::Client;
 use crate::error::BenchError;
+use crate::wire::encode::CHANNEL;
 
 /// How a queue is declared.
 #[derive(Clone, Debug, Default)]
@@ -158,8 +159,16 @@ impl Client {
     /// # Errors
     /// When the broker refuses.
     pub fn select_confirms(&mut self) -> Result<(), BenchError> {
+        self.select_confirms_on(CHANNEL)
+    }
+
+    /// Asks for publisher confirms on a channel that is open.
+    ///
+    /// # Errors
+    /// When the broker refuses.
+    pub fn select_confirms_on(&mut self, channel: u16) -> Result<(), BenchError> {
         let select = confirm::AMQPMethod::Select(confirm::Select { nowait: false });
-        self.call("publisher confirms", &AMQPClass::Confirm(select)).map(|_| ())
+        self.call_on(channel, "publisher confirms", &AMQPClass::Confirm(select)).map(|_| ())
     }
 }
 

@@ -25,6 +25,7 @@ pub struct Envelope {
     mandatory: bool,
     /// Flags and values as they stand in a content header.
     properties: Vec<u8>,
+    channel: u16,
 }
 
 impl Envelope {
@@ -32,18 +33,36 @@ impl Envelope {
     pub fn new(exchange: &str, mandatory: bool, properties: &AMQPProperties) -> Envelope {
         let written = gen_properties(properties)(WriteContext::from(Vec::new()));
         let properties = written.expect("a vector takes everything").into_inner().0;
-        Envelope { exchange: exchange.to_owned(), mandatory, properties }
+        Envelope { exchange: exchange.to_owned(), mandatory, properties, channel: CHANNEL }
+    }
+
+    /// On another channel.
+    pub fn on(self, channel: u16) -> Envelope {
+        Envelope { channel, ..self }
     }
 
     /// Appends method, header and body frames. Gives the place of the body's first byte.
     pub fn put(&self, out: &mut Vec<u8>, routing_key: &str, body: &[u8], frame_max: usize) -> usize {
-        put_frame(out, METHOD, CHANNEL, |out| {
+        put_frame(out, METHOD, self.channel, |out| {
             out.extend_from_slice(&[0, 60, 0, 40, 0, 0]);
             put_short(out, &self.exchange);
             put_short(out, routing_key);
             out.push(u8::from(self.mandatory));
         });
-        put_content(out, &self.properties, body, frame_max)
+        self.put_content(out, body, frame_max)
+    }
+
+    fn put_content(&self, out: &mut Vec<u8>, body: &[u8], frame_max: usize) -> usize {
+        put_frame(out, HEADER, self.channel, |out| {
+            out.extend_from_slice(&[0, 60, 0, 0]);
+            out.extend_from_slice(&(body.len() as u64).to_be_bytes());
+            out.extend_from_slice(&self.properties);
+        });
+        let first = out.len() + FRAME_OVERHEAD_BYTES - 1;
+        for part in body.chunks(frame_max - FRAME_OVERHEAD_BYTES) {
+            put_frame(out, BODY, self.channel, |out| out.extend_from_slice(part));
+        }
+        first
     }
 }
 
@@ -85,19 +104,6 @@ pub fn put_method(out: &mut Vec<u8>, channel: u16, class: &AMQPClass) {
         let written = amq_protocol::protocol::gen_class(class)(WriteContext::from(buffer));
         *out = written.expect("a vector takes everything").into_inner().0;
     });
-}
-
-fn put_content(out: &mut Vec<u8>, properties: &[u8], body: &[u8], frame_max: usize) -> usize {
-    put_frame(out, HEADER, CHANNEL, |out| {
-        out.extend_from_slice(&[0, 60, 0, 0]);
-        out.extend_from_slice(&(body.len() as u64).to_be_bytes());
-        out.extend_from_slice(properties);
-    });
-    let first = out.len() + FRAME_OVERHEAD_BYTES - 1;
-    for part in body.chunks(frame_max - FRAME_OVERHEAD_BYTES) {
-        put_frame(out, BODY, CHANNEL, |out| out.extend_from_slice(part));
-    }
-    first
 }
 
 fn put_frame(out: &mut Vec<u8>, kind: u8, channel: u16, payload: impl FnOnce(&mut Vec<u8>)) {

@@ -1,19 +1,19 @@
 //! How long a confirm of a persistent message takes, one message at a time, beside what a plain synchronous
 //! write of a block takes on the same disk, and a round trip over loopback: no confirm can be quicker than these two
 //! together. All in turns, so that whatever else the machine does meets all.
-//! Then many publishers at once, each with one message at a time: what the broker makes of them together.
+//! Then many publishers at once, each with one message at a time: what the broker makes of them together, beside
+//! what loopback alone makes of as many requests.
 
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::loopback::Echo;
-use super::parties::properties;
 use super::raw_write::{BLOCK_BYTES, RawWriter};
-use crate::client::{Client, Objects, QueueKind};
+use super::together::{Answerer, Publishers, per_second, shares};
+use crate::client::{Objects, QueueKind};
 use crate::engine::histograms::{Histograms, latencies, record_duration};
 use crate::engine::progress::ProgressLine;
 use crate::error::BenchError;
@@ -21,10 +21,7 @@ use crate::limits::BODY_BYTES_MAX;
 use crate::options::{BrokerArgs, Context, seconds};
 use crate::report::figures::quantiles;
 use crate::report::{Better, Figure, Report, Unit};
-use crate::threads::join;
-use crate::uri::BrokerUri;
 use crate::wire::deck::size;
-use crate::wire::encode::Envelope;
 
 /// Confirms, writes, and round trips in one turn.
 const TURN: usize = 200;
@@ -32,8 +29,6 @@ const TURN: usize = 200;
 const CONFIRM: &str = "confirm";
 const WRITE: &str = "raw-write";
 const TRIP: &str = "round-trip";
-/// Threads of the second part.
-const THREADS: usize = 2;
 
 /// What to measure.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -52,7 +47,10 @@ pub struct ConfirmsArgs {
     /// Publishers of the second part; 0: without it.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub publishers: u32,
-    /// How long the second part takes.
+    /// Connections of the second part, on which publishers are channels; one for each publisher if not given.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub connections: Option<u32>,
+    /// How long the second part takes with the broker, and how long without it.
     #[arg(long, default_value = "5", value_parser = seconds)]
     pub seconds: Duration,
 }
@@ -70,7 +68,7 @@ impl ConfirmsArgs {
         let mut objects = Objects::new(&self.broker.uri)?;
         let mut report = Report::new("confirms", self).of(&self.broker.uri, objects.broker());
         let queue = objects.queues(1, &QueueKind { durable: true, ..QueueKind::default() })?.remove(0);
-        let mut publisher = Publisher::new(&self.broker.uri, &queue, self.body as usize)?;
+        let mut publisher = Publishers::new(&self.broker.uri, &queue, self.body as usize, 1)?;
         let times = self.in_turns(&mut publisher, &mut writer, context)?;
         for (name, times) in &times.0 {
             report.figures.extend(quantiles(name, times));
@@ -84,12 +82,15 @@ impl ConfirmsArgs {
             let alone = 1e9 / times.0[CONFIRM].mean();
             report.push(Figure::good("alone_per_s", alone, Unit::PerSecond, Better::Higher));
             if self.publishers > 0 && !context.stop.is_set() {
-                let together = self.together(&queue, context)?;
-                report.push(Figure::good("together_per_s", together, Unit::PerSecond, Better::Higher));
-                report.push(Figure::good("together_ratio", together / alone, Unit::Ratio, Better::Higher));
+                let (together, answers) = self.together(&queue, context)?;
+                let higher = |name, value, unit| Figure::good(name, value, unit, Better::Higher);
+                report.push(higher("together_per_s", together, Unit::PerSecond));
+                report.push(higher("together_ratio", together / alone, Unit::Ratio));
+                report.push(Figure::new("loopback_per_s", answers, Unit::PerSecond));
+                report.push(higher("together_to_loopback_ratio", together / answers.max(1.0), Unit::Ratio));
             }
         }
-        publisher.client.close();
+        publisher.close();
         report.interrupted = context.stop.is_set();
         report.histograms = times;
         objects.remove()?;
@@ -98,7 +99,7 @@ impl ConfirmsArgs {
 
     fn in_turns(
         &self,
-        publisher: &mut Publisher,
+        publisher: &mut Publishers,
         writer: &mut RawWriter,
         context: &Context,
     ) -> Result<Histograms, BenchError> {
@@ -127,73 +128,19 @@ impl ConfirmsArgs {
         Ok(all)
     }
 
-    /// Confirms a second of all publishers, each with one message at a time, on a few threads: a thread for each
-    /// would measure the scheduler.
-    fn together(&self, queue: &str, context: &Context) -> Result<f64, BenchError> {
-        let mut publishers = Vec::new();
-        for _ in 0..self.publishers {
-            publishers.push(Publisher::new(&self.broker.uri, queue, self.body as usize)?);
+    /// Confirms a second of all publishers, and answers a second of as many requests of the same size without a
+    /// broker.
+    fn together(&self, queue: &str, context: &Context) -> Result<(f64, f64), BenchError> {
+        let connections = self.connections.unwrap_or(self.publishers).min(self.publishers);
+        let mut groups = Vec::new();
+        for share in shares(self.publishers, connections) {
+            groups.push(Publishers::new(&self.broker.uri, queue, self.body as usize, share)?);
         }
-        let share = publishers.len().div_ceil(THREADS);
-        let began = Instant::now();
-        let on = || began.elapsed() < self.seconds && !context.stop.is_set();
-        let counts: Vec<Result<u64, BenchError>> = thread::scope(|scope| {
-            let threads: Vec<_> =
-                publishers.chunks_mut(share).map(|own| scope.spawn(|| rounds(own, on))).collect();
-            threads.into_iter().map(join).collect()
-        });
-        let total: u64 = counts.into_iter().sum::<Result<u64, _>>()?;
-        let per_second = total as f64 / began.elapsed().as_secs_f64();
-        publishers.into_iter().for_each(|publisher| publisher.client.close());
-        Ok(per_second)
+        let message_bytes = groups[0].message_bytes();
+        let answerer = Answerer::start(shares(self.publishers, connections), message_bytes)?;
+        let confirmed = per_second(&mut groups, self.seconds, &context.stop)?;
+        groups.into_iter().for_each(Publishers::close);
+        let answered = answerer.per_second(self.seconds, &context.stop)?;
+        Ok((confirmed, answered))
     }
-}
-
-/// A publisher that waits for each confirm.
-struct Publisher {
-    client: Client,
-    frames: Vec<u8>,
-}
-
-impl Publisher {
-    fn new(uri: &BrokerUri, queue: &str, body_bytes: usize) -> Result<Publisher, BenchError> {
-        let mut client = Client::connect_with_channel(uri)?;
-        client.select_confirms()?;
-        let mut frames = Vec::new();
-        let envelope = Envelope::new("", false, &properties(true));
-        envelope.put(&mut frames, queue, &vec![0; body_bytes], client.frame_max);
-        Ok(Publisher { client, frames })
-    }
-
-    fn send(&mut self) -> Result<(), BenchError> {
-        self.client.send_raw(&self.frames)
-    }
-
-    fn wait(&mut self) -> Result<(), BenchError> {
-        match self.client.confirm()? {
-            (_, _, true) => Ok(()),
-            (tag, _, false) => Err(BenchError::Unexpected(format!("message {tag} was refused by a nack"))),
-        }
-    }
-
-    fn publish(&mut self) -> Result<Duration, BenchError> {
-        let began = Instant::now();
-        self.send()?;
-        self.wait()?;
-        Ok(began.elapsed())
-    }
-}
-
-fn rounds(publishers: &mut [Publisher], on: impl Fn() -> bool) -> Result<u64, BenchError> {
-    let mut count = 0;
-    while on() {
-        for publisher in publishers.iter_mut() {
-            publisher.send()?;
-        }
-        for publisher in publishers.iter_mut() {
-            publisher.wait()?;
-        }
-        count += publishers.len() as u64;
-    }
-    Ok(count)
 }

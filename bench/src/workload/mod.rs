@@ -13,3 +13,4 @@ pub mod raw_write;
 pub mod rpc;
 pub mod sweep;
 pub mod throughput;
+pub mod together;
