@@ -232,20 +232,22 @@ impl Shard {
         multiple: bool,
         verdict: Verdict,
     ) -> Result<(), Refusal> {
-        let mut held = std::mem::take(&mut self.held);
         let channel = self.home.open_channel_mut(id);
         let known = if channel.transaction.is_some() {
             self.keep_settlements(id, tag, multiple, verdict)
         } else if multiple {
-            channel.unacked.take_up_to(tag, |_, one| held.push(one))
+            self.settle_up_to(fx, id, tag, verdict)
+        } else if let Some(Held { queue, position, counted, .. }) = channel.unacked.take(tag) {
+            channel.in_use -= u32::from(counted);
+            let wanted = !channel.wants.is_empty();
+            self.settle_one(fx, queue, position, verdict);
+            if wanted {
+                self.give_grants(fx, id);
+            }
+            true
         } else {
-            channel.unacked.take(tag).map(|one| held.push(one)).is_some()
+            false
         };
-        if known {
-            self.settle_held(fx, id, &held, verdict);
-        }
-        held.clear();
-        self.held = held;
         self.finish_step(fx);
         if known {
             return Ok(());
@@ -255,12 +257,24 @@ impl Shard {
 
     /// Puts everything that the channel holds back into its queues.
     pub fn recover<E: Effects>(&mut self, fx: &mut E, id: ChannelId) {
+        self.settle_up_to(fx, id, DeliveryTag(0), Verdict::Requeue);
+        self.finish_step(fx);
+    }
+
+    /// Ends the deliveries up to a tag (0: all). False if it is not that of an unacked one.
+    fn settle_up_to<E: Effects>(
+        &mut self,
+        fx: &mut E,
+        id: ChannelId,
+        tag: DeliveryTag,
+        verdict: Verdict,
+    ) -> bool {
         let mut held = std::mem::take(&mut self.held);
-        self.home.open_channel_mut(id).unacked.take_up_to(DeliveryTag(0), |_, one| held.push(one));
-        self.settle_held(fx, id, &held, Verdict::Requeue);
+        let known = self.home.open_channel_mut(id).unacked.take_up_to(tag, |_, one| held.push(one));
+        self.settle_held(fx, id, &held, verdict);
         held.clear();
         self.held = held;
-        self.finish_step(fx);
+        known
     }
 
     /// Tells the owners what became of deliveries that the channel held, and gives the channel's own
