@@ -49,6 +49,17 @@ pub struct Link {
     pub rest: Vec<u8>,
 }
 
+/// The broker has taken messages of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirm {
+    /// Tags are those of this channel.
+    pub channel: u16,
+    /// Of the message.
+    pub tag: u64,
+    /// Of all messages up to it too; then 0 stands for all that there are.
+    pub multiple: bool,
+}
+
 impl Client {
     /// Connects and logs in, without heartbeats.
     ///
@@ -165,18 +176,19 @@ impl Client {
         Ok(self.socket.write_all(bytes)?)
     }
 
-    /// Waits for confirms, and gives the channels of those that have come: enough for who has one message at a time
-    /// on each.
+    /// Waits for confirms, and gives those that have come, of all channels.
     ///
     /// # Errors
     /// When a message is refused, the broker closes the channel, or the socket fails.
-    pub fn confirmed(&mut self, channels: &mut Vec<u16>) -> Result<(), BenchError> {
-        channels.clear();
+    pub fn confirmed(&mut self, confirms: &mut Vec<Confirm>) -> Result<(), BenchError> {
+        confirms.clear();
         loop {
             let mut frames = Frames::new(&self.input);
             while let Some(frame) = frames.next_frame()? {
                 match frame.event() {
-                    Some(Event::Ack(..)) => channels.push(frame.channel),
+                    Some(Event::Ack(tag, multiple)) => {
+                        confirms.push(Confirm { channel: frame.channel, tag, multiple });
+                    }
                     Some(Event::Nack(tag, _)) => {
                         return Err(BenchError::Unexpected(format!("message {tag} was refused by a nack")));
                     }
@@ -190,7 +202,7 @@ impl Client {
             }
             let consumed = frames.consumed();
             self.input.drain(..consumed);
-            if !channels.is_empty() {
+            if !confirms.is_empty() {
                 return Ok(());
             }
             self.read("a publish")?;

@@ -6,6 +6,6 @@ mod messages;
 mod objects;
 mod verbs;
 
-pub use blocking::{Broker, Client, Link, refusal};
+pub use blocking::{Broker, Client, Confirm, Link, refusal};
 pub use objects::{Objects, unique_prefix};
 pub use verbs::{QueueKind, parse_argument};

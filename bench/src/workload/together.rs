@@ -10,7 +10,7 @@ use rustix::event::epoll;
 
 use super::loopback::connection;
 use super::parties::properties;
-use crate::client::Client;
+use crate::client::{Client, Confirm};
 use crate::error::BenchError;
 use crate::stop::Stop;
 use crate::threads::join;
@@ -78,7 +78,8 @@ pub struct Publishers {
     client: Client,
     /// The frames of a message, by channel, from channel 1 on.
     frames: Vec<Vec<u8>>,
-    confirmed: Vec<u16>,
+    awaited: Awaited,
+    confirms: Vec<Confirm>,
     output: Vec<u8>,
 }
 
@@ -105,7 +106,8 @@ impl Publishers {
             envelope.put(&mut message, queue, &vec![0; body_bytes], client.frame_max);
             frames.push(message);
         }
-        Ok(Publishers { client, frames, confirmed: Vec::new(), output: Vec::new() })
+        let awaited = Awaited::first(count);
+        Ok(Publishers { client, frames, awaited, confirms: Vec::new(), output: Vec::new() })
     }
 
     /// Bytes of one message.
@@ -120,10 +122,13 @@ impl Publishers {
     pub fn publish(&mut self) -> Result<Duration, BenchError> {
         let began = Instant::now();
         self.begin()?;
-        let mut waiting = self.frames.len();
-        while waiting > 0 {
-            self.client.confirmed(&mut self.confirmed)?;
-            waiting -= self.confirmed.len();
+        let mut confirmed = 0;
+        while confirmed < self.frames.len() {
+            self.client.confirmed(&mut self.confirms)?;
+            for confirm in &self.confirms {
+                self.awaited.confirm(confirm)?;
+                confirmed += 1;
+            }
         }
         Ok(began.elapsed())
     }
@@ -142,17 +147,38 @@ impl Party for Publishers {
     }
 
     fn go_on(&mut self) -> Result<u64, BenchError> {
-        self.client.confirmed(&mut self.confirmed)?;
+        self.client.confirmed(&mut self.confirms)?;
         self.output.clear();
-        for &channel in &self.confirmed {
-            let message = self.frames.get(usize::from(channel - CHANNEL));
-            let message = message.ok_or_else(|| {
-                BenchError::Unexpected(format!("a confirm on channel {channel}, which nobody publishes on"))
-            })?;
-            self.output.extend_from_slice(message);
+        for confirm in &self.confirms {
+            let publisher = self.awaited.confirm(confirm)?;
+            self.output.extend_from_slice(&self.frames[publisher]);
         }
         self.client.send_raw(&self.output)?;
-        Ok(self.confirmed.len() as u64)
+        Ok(self.confirms.len() as u64)
+    }
+}
+
+/// The tag that each publisher of a connection waits for, by channel, from channel 1 on. Without it a confirm that
+/// comes twice, or late, would let a publisher have two messages at a time.
+struct Awaited(Vec<u64>);
+
+impl Awaited {
+    /// Nobody has got a confirm yet.
+    fn first(publishers: u16) -> Awaited {
+        Awaited(vec![1; usize::from(publishers)])
+    }
+
+    /// Gives the publisher that may send its next message.
+    fn confirm(&mut self, confirm: &Confirm) -> Result<usize, BenchError> {
+        let publisher = usize::from(confirm.channel).checked_sub(usize::from(CHANNEL));
+        let awaited = publisher.and_then(|publisher| Some((publisher, self.0.get_mut(publisher)?)));
+        match awaited {
+            Some((publisher, tag)) if confirm.tag == *tag || (confirm.multiple && confirm.tag == 0) => {
+                *tag += 1;
+                Ok(publisher)
+            }
+            _ => Err(BenchError::Unexpected(format!("nobody waits for {confirm:?}"))),
+        }
     }
 }
 
@@ -266,6 +292,36 @@ mod tests {
         assert_eq!(shares(100, 100).collect::<Vec<_>>(), [1; 100]);
         assert_eq!(shares(10, 4).collect::<Vec<_>>(), [3, 3, 2, 2]);
         assert_eq!(shares(3, 1).collect::<Vec<_>>(), [3]);
+    }
+
+    fn of(channel: u16, tag: u64, multiple: bool) -> Confirm {
+        Confirm { channel, tag, multiple }
+    }
+
+    #[test]
+    fn a_confirm_is_that_of_its_channel_alone() {
+        let mut awaited = Awaited::first(3);
+        assert_eq!(awaited.confirm(&of(2, 1, false)).unwrap(), 1);
+        assert_eq!(awaited.confirm(&of(2, 2, true)).unwrap(), 1);
+        assert_eq!(awaited.confirm(&of(3, 0, true)).unwrap(), 2);
+        assert_eq!(awaited.0, [1, 3, 2]);
+    }
+
+    #[test]
+    fn a_confirm_that_nobody_waits_for_is_an_error() {
+        let mut awaited = Awaited::first(2);
+        awaited.confirm(&of(1, 1, false)).unwrap();
+        for nobodys in [
+            of(1, 1, false),
+            of(1, 1, true),
+            of(2, 2, true),
+            of(2, 0, false),
+            of(0, 1, false),
+            of(3, 1, false),
+        ] {
+            awaited.confirm(&nobodys).unwrap_err();
+        }
+        assert_eq!(awaited.0, [2, 1]);
     }
 
     #[test]
