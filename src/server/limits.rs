@@ -31,8 +31,8 @@ pub const DEADLINE_PAUSE_MS: u64 = 5;
 /// So long a shard carries off what purged and deleted queues had, in microseconds, before it turns to others.
 pub const RUBBLE_STINT_US: u64 = 300;
 
-/// So long others have the core then. A shard that does nothing else would carry off twice as much, and be late for everything meanwhile: the
-/// system lets a thread that never sleeps wait for its core for milliseconds.
+/// So long others have the core then. A shard that does nothing else would carry off twice as much, and be late
+/// for everything meanwhile: the system lets a thread that never sleeps wait for its core for milliseconds.
 pub const RUBBLE_PAUSE_US: u64 = 500;
 
 /// How long a connection that has been sent its close may take to read it and end its side: closing

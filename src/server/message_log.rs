@@ -182,21 +182,25 @@ impl MessageLog {
     }
 
     pub fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
-        let queue = queue.map_or(NOBODY, |queue| queue.0);
-        if !self.own_settlements.takes((message, queue)) {
-            self.settle(message, queue);
+        if let Some(name) = self.unless_own(message, queue) {
+            self.settle(name);
         }
     }
 
     /// Of a queue that is gone: the index need not remember it until the log has it on disk.
     pub fn discarded(&mut self, message: LogSequence, queue: Option<DurableId>) {
-        let queue = queue.map_or(NOBODY, |queue| queue.0);
-        if !self.own_settlements.takes((message, queue)) {
+        if let Some((message, queue)) = self.unless_own(message, queue) {
             self.log.settle(message, queue);
         }
     }
 
-    fn settle(&mut self, message: LogSequence, queue: u64) {
+    /// What the log is to be told, unless it settles that by itself.
+    fn unless_own(&mut self, message: LogSequence, queue: Option<DurableId>) -> Option<(u64, u64)> {
+        let name = (message, queue.map_or(NOBODY, |queue| queue.0));
+        (!self.own_settlements.takes(name)).then_some(name)
+    }
+
+    fn settle(&mut self, (message, queue): (u64, u64)) {
         if self.log.settle(message, queue) {
             self.index.settled(message, queue);
         }
@@ -344,8 +348,8 @@ impl TransactionLog for MessageLog {
 
     fn resolve(&mut self, name: TxName, committed: bool) {
         self.log.resolve(log::TxName(name.0), committed);
-        for (message, queue) in self.own_settlements.resolved(name, committed) {
-            self.settle(message, queue);
+        for settlement in self.own_settlements.resolved(name, committed) {
+            self.settle(settlement);
         }
     }
 

@@ -5,7 +5,8 @@
 //! | `protocol` | what the server needs of a protocol |
 //! | `amqp` | that AMQP is one; [`run`] |
 //! | `broker` | making the shards, their ways to each other, and waiting for their end |
-//! | `worker` | one shard's thread: reading, turns, writing |
+//! | `worker` | one shard's thread: turns, and in `sockets` reading and writing |
+//! | `alarm` | wake-ups that are asked for once |
 //! | `connection` | one client connection's tasks |
 //! | `accept` | accepting, and handing to shards |
 //! | `surroundings` | what a shard has effects on: connections, outboxes, log, store |
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod alarm;
 mod amqp;
 mod broker;
 mod connection;

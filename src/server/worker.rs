@@ -1,5 +1,5 @@
 //! What one shard's thread does: reads sockets into the protocol, and turn by turn carries batches,
-//! confirms and output to where they belong.
+//! confirms and output to where they belong. What it does with a socket is in [`sockets`].
 //!
 //! Many reading tasks run between two turns; a turn then sends what they all have caused, in one batch
 //! for each peer and one write for each connection. That is all the batching there is: it grows with
@@ -7,26 +7,28 @@
 //!
 //! The worker stands in a `RefCell` that no task holds over an await. Nothing in here awaits.
 
+mod sockets;
+
 use std::cell::RefCell;
-use std::io;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use lepus_shards::mesh::MeshPort;
-use lepus_shards::runtime::{Listener, Notify, Socket};
+use lepus_shards::runtime::{Listener, Notify};
 use lepus_shards::shard::{Batch, LogSequence, Shard};
-use tracing::{debug, error, warn};
+use tracing::{error, warn};
 
-use super::connection::{AfterRead, Connection, Phase};
+use super::alarm::Alarm;
+use super::connection::Connection;
 use super::drain::Drain;
 use super::limits::{
-    DEADLINE_PAUSE_MS, LINGER_MS, READ_BUFFER_BYTES, RUBBLE_PAUSE_US, RUBBLE_STINT_US, TICK_BUSY, TICK_IDLE,
+    DEADLINE_PAUSE_MS, READ_BUFFER_BYTES, RUBBLE_PAUSE_US, RUBBLE_STINT_US, TICK_BUSY, TICK_IDLE,
 };
 use super::message_log::MessageLog;
-use super::protocol::{Disposition, Protocol};
+use super::protocol::Protocol;
 use super::surroundings::Surroundings;
 use super::timings::{Loudness, Stage, Timings};
 use crate::boot::{Inquiry, Pulse};
@@ -111,16 +113,14 @@ pub(super) struct Worker<P> {
     active: bool,
     /// The clock's work was too much for one step.
     more_due: bool,
-    /// The last held back commit for which a wake-up was asked.
-    commit_due_ms: u64,
+    /// For the commit that is held back.
+    commit_alarm: Alarm,
     /// When the clock's work was last done.
     ticked_ms: u64,
-    /// The last deadline for which a wake-up was asked.
-    deadline_ms: u64,
+    deadline_alarm: Alarm,
     /// When the next slice of what purged and deleted queues had may be carried off.
     rubble_due_us: u64,
-    /// The last such time for which a wake-up was asked.
-    rubble_wake_us: u64,
+    rubble_alarm: Alarm,
 }
 
 impl<P: Protocol> Home<P> {
@@ -151,11 +151,11 @@ impl<P: Protocol> Home<P> {
             listeners: Vec::new(),
             active: false,
             more_due: false,
-            commit_due_ms: 0,
+            commit_alarm: Alarm::default(),
             ticked_ms: 0,
-            deadline_ms: 0,
+            deadline_alarm: Alarm::default(),
             rubble_due_us: 0,
-            rubble_wake_us: 0,
+            rubble_alarm: Alarm::default(),
         };
         Rc::new(Home { worker: RefCell::new(worker), wake })
     }
@@ -193,15 +193,7 @@ impl<P: Protocol> Worker<P> {
             self.more_due = self.shard.tick(&mut self.around);
             self.enter(Stage::Control);
         }
-        if self.shard.has_rubble() && self.rubble_due_us <= began_us {
-            let until_us = self.enter(Stage::Clock) + RUBBLE_STINT_US;
-            let mut now_us = 0;
-            while self.shard.has_rubble() && now_us < until_us {
-                self.shard.carry_off(&mut self.around);
-                now_us = self.now_us();
-            }
-            self.rubble_due_us = self.enter(Stage::Control) + RUBBLE_PAUSE_US;
-        }
+        self.carry_off(began_us);
         P::resume(&mut self.shard, &mut self.around);
         self.take_committed();
         self.enter(Stage::Queues);
@@ -224,7 +216,7 @@ impl<P: Protocol> Worker<P> {
         turn.due_in[1] = self.deadline_due_in();
         if self.shard.has_rubble() {
             turn.again |= self.rubble_due_us <= ended_us;
-            turn.due_in[2] = self.rubble_due_in();
+            turn.due_in[2] = self.rubble_alarm.set(self.rubble_due_us, ended_us);
         }
         turn.again |= self.more_due || !self.dirty.is_empty() || self.port.has_arrivals();
         turn.ended = self.drain.ended(self.connected == 0 && self.around.outboxes.is_empty() && written);
@@ -278,8 +270,8 @@ impl<P: Protocol> Worker<P> {
     /// When a commit that is being held back is to begin, if no turn is due then already.
     fn commit_due_in(&mut self) -> Option<Duration> {
         let due_ms = self.around.log.as_ref()?.commit_due_ms()?;
-        let known = std::mem::replace(&mut self.commit_due_ms, due_ms) == due_ms;
-        (!known).then(|| Duration::from_millis(due_ms.saturating_sub(self.now_ms())))
+        let now_us = self.now_us();
+        self.commit_alarm.set(due_ms * 1_000, now_us)
     }
 
     /// When the next deadline is to be looked at.
@@ -289,19 +281,23 @@ impl<P: Protocol> Worker<P> {
 
     /// When that is, if neither a turn nor a tick comes before it anyway.
     fn deadline_due_in(&mut self) -> Option<Duration> {
-        let due_ms = self.deadline_due_ms()?;
-        let due_in = Duration::from_millis(due_ms.saturating_sub(self.now_ms()));
-        if due_in > TICK_IDLE {
+        let (due_us, now_us) = (self.deadline_due_ms()?.saturating_mul(1_000), self.now_us());
+        if due_us > now_us + TICK_IDLE.as_micros() as u64 {
             return None;
         }
-        let known = std::mem::replace(&mut self.deadline_ms, due_ms) == due_ms;
-        (!known).then_some(due_in)
+        self.deadline_alarm.set(due_us, now_us)
     }
 
-    /// When the next slice is to be carried off.
-    fn rubble_due_in(&mut self) -> Option<Duration> {
-        let known = std::mem::replace(&mut self.rubble_wake_us, self.rubble_due_us) == self.rubble_due_us;
-        (!known).then(|| Duration::from_micros(self.rubble_due_us.saturating_sub(self.now_us())))
+    /// Carries off what purged and deleted queues had, for a stint, if others have had their time.
+    fn carry_off(&mut self, now_us: u64) {
+        if !self.shard.has_rubble() || now_us < self.rubble_due_us {
+            return;
+        }
+        let until_us = self.enter(Stage::Clock) + RUBBLE_STINT_US;
+        while self.shard.has_rubble() && self.now_us() < until_us {
+            self.shard.carry_off(&mut self.around);
+        }
+        self.rubble_due_us = self.enter(Stage::Control) + RUBBLE_PAUSE_US;
     }
 
     /// The commit that was about to end is still to be waited for, and no other shard has sent something.
@@ -404,240 +400,6 @@ impl<P: Protocol> Worker<P> {
         if let Some(error) = failed {
             self.drain.fail(error.to_string());
         }
-    }
-
-    fn take_handovers(&mut self, turn: &mut Turn) {
-        while let Ok((stream, peer)) = self.handovers.pop() {
-            if self.drain.is_stopping() {
-                continue;
-            }
-            match self.adopt(stream, peer) {
-                Ok(connection) => turn.arrived.push(connection),
-                Err(error) => debug!(%peer, %error, "a connection was gone before it was taken over"),
-            }
-        }
-    }
-
-    fn adopt(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<Rc<Connection>> {
-        let local = stream.local_addr()?;
-        let socket = Socket::adopt(stream)?;
-        let slot = self.around.front.accept(peer, local, self.now_ms());
-        let connection = Rc::new(Connection::new(slot, peer, socket));
-        let index = slot as usize;
-        if self.connections.len() <= index {
-            self.connections.resize(index + 1, None);
-        }
-        let former = self.connections[index].replace(Rc::clone(&connection));
-        assert!(former.is_none(), "the protocol gives a slot to one connection at a time");
-        self.connected += 1;
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Ok(connection)
-    }
-
-    /// Reads once, into the protocol.
-    pub fn read(&mut self, connection: &Rc<Connection>) -> AfterRead {
-        let slot = connection.slot;
-        match connection.phase.get() {
-            Phase::Closed => return AfterRead::End,
-            Phase::Lingering => return self.discard(connection),
-            Phase::Open if self.around.front.disposition(slot) != Disposition::Keep => {
-                return self.discard(connection);
-            }
-            Phase::Open => {}
-        }
-        if !self.may_read(connection) {
-            self.paused.push(Rc::clone(connection));
-            return AfterRead::Pause;
-        }
-        let count = match connection.socket.try_read(&mut self.read_buffer) {
-            Ok(0) => return AfterRead::End,
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return AfterRead::Wait,
-            Err(error) => {
-                debug!(%error, "a connection broke");
-                return AfterRead::End;
-            }
-        };
-        self.active = true;
-        self.wake.notify();
-        self.enter_for(Stage::Input, Some(slot));
-        let forwarded = self.around.outboxes.forwarded();
-        P::receive(&mut self.shard, &mut self.around, slot, &self.read_buffer[..count]);
-        connection.fills_forward.set(self.around.outboxes.forwarded() != forwarded);
-        self.follow_disposition(connection);
-        AfterRead::Wait
-    }
-
-    /// Input after the end of the conversation: reading it away lets the client's end of the stream
-    /// come through.
-    fn discard(&mut self, connection: &Connection) -> AfterRead {
-        match connection.socket.try_read(&mut self.read_buffer) {
-            Ok(0) => AfterRead::End,
-            Ok(_) => AfterRead::Wait,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => AfterRead::Wait,
-            Err(_) => AfterRead::End,
-        }
-    }
-
-    /// The protocol may hold a connection up, and so does a peer shard that it floods.
-    fn may_read(&self, connection: &Connection) -> bool {
-        self.around.front.wants_input(connection.slot)
-            && !(connection.fills_forward.get() && self.around.outboxes.congested())
-    }
-
-    fn unpause(&mut self) {
-        let mut paused = std::mem::take(&mut self.paused);
-        paused.retain(|connection| {
-            let goes_on = connection.phase.get() != Phase::Open
-                || self.around.front.disposition(connection.slot) != Disposition::Keep
-                || self.may_read(connection);
-            if goes_on {
-                connection.resume.notify();
-            }
-            !goes_on
-        });
-        self.paused = paused;
-    }
-
-    /// Writes each connection once that has something: what this in turn sets free is written in the
-    /// next turn, so that no fast reader keeps the others waiting.
-    fn write_dirty(&mut self, turn: &mut Turn) {
-        self.collect_dirty();
-        if self.dirty.is_empty() {
-            return;
-        }
-        self.enter(Stage::Output);
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for slot in dirty.drain(..) {
-            let Some(connection) = self.connections.get(slot as usize).cloned().flatten() else { continue };
-            if self.write(&connection) {
-                turn.write_blocked.push(connection);
-            }
-        }
-        self.dirty = dirty;
-        self.collect_dirty();
-    }
-
-    fn collect_dirty(&mut self) {
-        while let Some(slot) = self.around.front.next_dirty() {
-            self.dirty.push(slot);
-        }
-    }
-
-    /// The socket takes output again. True if it has just stopped.
-    pub fn write_on(&mut self, connection: &Rc<Connection>) -> bool {
-        self.enter_for(Stage::Output, Some(connection.slot));
-        self.write(connection)
-    }
-
-    /// Writes as much of the connection's output as the socket takes. True if it has just stopped
-    /// taking.
-    fn write(&mut self, connection: &Rc<Connection>) -> bool {
-        if connection.phase.get() != Phase::Open {
-            return false;
-        }
-        if connection.write_blocked.get() {
-            // Its own task writes on, unless the protocol has given it up.
-            self.follow_disposition(connection);
-            return false;
-        }
-        let slot = connection.slot;
-        let mut wrote = false;
-        loop {
-            let pending = self.around.front.pending(slot);
-            if pending.is_empty() {
-                break;
-            }
-            match connection.socket.try_write(pending) {
-                Ok(count) => {
-                    self.around.front.written(slot, count);
-                    wrote = true;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    connection.write_blocked.set(true);
-                    break;
-                }
-                Err(error) => {
-                    debug!(%error, "a connection broke");
-                    self.cut_off(connection);
-                    return false;
-                }
-            }
-        }
-        let blocked = connection.write_blocked.get();
-        if wrote || connection.deadline_ms.get() == 0 {
-            let deadline_ms = if blocked { self.now_ms() + self.write_stall_timeout_ms } else { 0 };
-            self.set_deadline(connection, deadline_ms);
-        }
-        if wrote && let Some(id) = self.around.front.connection_id(slot) {
-            let left = self.around.front.pending(slot).len();
-            self.shard.output_drained(&mut self.around, id, left);
-        }
-        self.follow_disposition(connection);
-        blocked
-    }
-
-    fn set_deadline(&mut self, connection: &Rc<Connection>, deadline_ms: u64) {
-        if connection.deadline_ms.replace(deadline_ms) == 0
-            && deadline_ms != 0
-            && !connection.watched.replace(true)
-        {
-            self.watched.push(Rc::clone(connection));
-        }
-    }
-
-    fn cut_off_late(&mut self, now_ms: u64) {
-        let mut watched = std::mem::take(&mut self.watched);
-        watched.retain(|connection| {
-            let deadline_ms = connection.deadline_ms.get();
-            if deadline_ms != 0 && deadline_ms <= now_ms {
-                self.cut_off(connection);
-            }
-            let goes_on = connection.deadline_ms.get() != 0 && connection.phase.get() != Phase::Closed;
-            connection.watched.set(goes_on);
-            goes_on
-        });
-        self.watched = watched;
-    }
-
-    /// Does with the socket what the protocol wants to become of it.
-    fn follow_disposition(&mut self, connection: &Rc<Connection>) {
-        if connection.phase.get() != Phase::Open {
-            return;
-        }
-        match self.around.front.disposition(connection.slot) {
-            Disposition::Keep => {}
-            Disposition::CloseNow => self.cut_off(connection),
-            Disposition::CloseWhenWritten => {
-                if self.around.front.pending(connection.slot).is_empty() {
-                    connection.socket.shutdown(Shutdown::Write);
-                    connection.phase.set(Phase::Lingering);
-                    self.set_deadline(connection, self.now_ms() + LINGER_MS);
-                    connection.resume.notify();
-                }
-            }
-        }
-    }
-
-    /// Ends a connection whatever the client does; its reading task sees the end of the stream.
-    fn cut_off(&mut self, connection: &Connection) {
-        connection.phase.set(Phase::Closed);
-        connection.socket.shutdown(Shutdown::Both);
-        connection.resume.notify();
-    }
-
-    /// The reading task has ended.
-    pub fn disconnect(&mut self, connection: &Rc<Connection>) {
-        self.enter(Stage::Ended);
-        // A client may close its side right behind its last request; the answer still goes out.
-        self.write(connection);
-        self.cut_off(connection);
-        let slot = connection.slot;
-        self.connections[slot as usize] = None;
-        self.connected -= 1;
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        self.active = true;
-        P::disconnected(&mut self.shard, &mut self.around, slot);
     }
 }
 

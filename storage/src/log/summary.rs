@@ -47,7 +47,6 @@ struct Last {
 const ITEMS_AT: usize = HEAD_BYTES + 4;
 
 /// Puts a summary together while its segment is written.
-#[derive(Default)]
 pub(super) struct SummaryWriter {
     /// Room for the head, then the items: megabytes, which are not copied when the segment is closed.
     out: Vec<u8>,
@@ -58,13 +57,24 @@ pub(super) struct SummaryWriter {
     last: Last,
 }
 
+impl Default for SummaryWriter {
+    fn default() -> SummaryWriter {
+        SummaryWriter::with_room(0)
+    }
+}
+
 impl SummaryWriter {
     /// A segment begins with this commit.
     pub fn begin(&mut self, first_commit: u64) {
         // As much as the last one had, so that it is not moved while it grows.
-        let mut out = Vec::with_capacity(self.bytes + self.bytes / 8 + ITEMS_AT);
+        let room = self.bytes + self.bytes / 8;
+        *self = SummaryWriter { first_commit, ..SummaryWriter::with_room(room) };
+    }
+
+    fn with_room(items_bytes: usize) -> SummaryWriter {
+        let mut out = Vec::with_capacity(ITEMS_AT + items_bytes);
         out.resize(ITEMS_AT, 0);
-        *self = SummaryWriter { out, first_commit, ..SummaryWriter::default() };
+        SummaryWriter { out, bytes: 0, first_commit: 0, queues: FxHashMap::default(), last: Last::default() }
     }
 
     /// The number of the first commit in the segment.
