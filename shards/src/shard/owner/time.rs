@@ -39,13 +39,11 @@ impl Owner {
     /// Drops what is past its time. True if more is due than one step does.
     pub fn expire_due<E: Effects>(&mut self, out: &mut Outward<'_, E>) -> bool {
         self.waits.tick();
-        if self.deadlines.wants_sweep() {
-            let queues = &self.queues;
-            self.deadlines.sweep(|id, position| {
-                let queue = queues.get(id.slot() as usize).and_then(|queue| queue.as_deref());
-                queue.is_some_and(|queue| queue.info.id == id && queue.entries.is_live(position))
-            });
-        }
+        let queues = &self.queues;
+        self.deadlines.sweep_some(|id, position| {
+            let queue = queues.get(id.slot() as usize).and_then(|queue| queue.as_deref());
+            queue.is_some_and(|queue| queue.info.id == id && queue.entries.is_live(position))
+        });
         let more_to_end = self.end_expired(out);
         for _ in 0..DEADLINES_PER_STEP {
             match self.deadlines.pop_due(self.now_ms) {
