@@ -42,7 +42,6 @@ pub fn record_head(message: &MessageView<'_>) -> [u8; HEAD_BYTES] {
 
 /// Appends the record of `message` to `out`.
 pub fn encode_record(message: &MessageView<'_>, out: &mut Vec<u8>) {
-    out.reserve(record_size(message));
     out.extend_from_slice(&record_head(message));
     out.extend_from_slice(message.exchange);
     out.extend_from_slice(message.routing_key);
@@ -162,13 +161,13 @@ impl MessageStore {
         self.slots.len() == 0
     }
 
-    /// Stores a record without a queue yet; see [`Self::add_reference`].
+    /// Stores a record that one queue has; see [`Self::add_reference`].
     ///
     /// # Panics
     /// Beyond 2^32 messages on one shard.
     pub fn insert(&mut self, record: Record) -> u32 {
-        self.bytes += (record.bytes().len() + OVERHEAD_BYTES) as u64;
-        self.slots.insert(Stored { record, references: 0, log: 0, paged_in: false, spilling: false })
+        self.bytes += (record.bytes().len() + OVERHEAD_BYTES) as u64 + ENTRY_BYTES;
+        self.slots.insert(Stored { record, references: 1, log: 0, paged_in: false, spilling: false })
     }
 
     /// One more queue has the message.
@@ -222,7 +221,6 @@ impl MessageStore {
     pub fn page_in(&mut self, record: Record, log: LogSequence) -> u32 {
         self.paged_out -= 1;
         let message = self.insert(record);
-        self.add_reference(message);
         let stored = &mut self.slots[message];
         (stored.log, stored.paged_in) = (log, true);
         message
@@ -280,7 +278,6 @@ mod tests {
         let mut store = MessageStore::default();
         let message = MessageView { exchange: b"", routing_key: b"q", properties: &[0, 0], body: b"hello" };
         let key = store.insert(Record::of(&message));
-        store.add_reference(key);
         store.add_reference(key);
         store.release(key);
         assert_eq!(store.record(key).view(), message);

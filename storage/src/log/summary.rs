@@ -54,6 +54,8 @@ pub(super) struct SummaryWriter {
     bytes: usize,
     first_commit: u64,
     queues: FxHashMap<u64, u64>,
+    /// The queue that was named last, and its number: mostly the next one is the same.
+    last_queue: Option<(u64, u64)>,
     last: Last,
 }
 
@@ -74,7 +76,8 @@ impl SummaryWriter {
     fn with_room(items_bytes: usize) -> SummaryWriter {
         let mut out = Vec::with_capacity(ITEMS_AT + items_bytes);
         out.resize(ITEMS_AT, 0);
-        SummaryWriter { out, bytes: 0, first_commit: 0, queues: FxHashMap::default(), last: Last::default() }
+        let (queues, last) = (FxHashMap::default(), Last::default());
+        SummaryWriter { out, bytes: 0, first_commit: 0, queues, last_queue: None, last }
     }
 
     /// The number of the first commit in the segment.
@@ -137,8 +140,14 @@ impl SummaryWriter {
     }
 
     fn queue(&mut self, queue: u64) {
+        if let Some((last, at)) = self.last_queue
+            && last == queue
+        {
+            return put(&mut self.out, at);
+        }
         let new = self.queues.len() as u64;
         let at = *self.queues.entry(queue).or_insert(new);
+        self.last_queue = Some((queue, at));
         put(&mut self.out, at);
         if at == new {
             self.out.extend_from_slice(&queue.to_le_bytes());

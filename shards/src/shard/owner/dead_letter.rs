@@ -103,7 +103,6 @@ impl Owner {
         let (source, to) = (Arc::clone(&queue.info), Arc::clone(to));
         // Not in the log: nothing is settled there when it is let go.
         let message = self.store.insert(record.to_record());
-        self.store.add_reference(message);
         self.dead_letters.fresh.push_back(DeadLetter { source, to, reason, kept_as: None, message });
     }
 

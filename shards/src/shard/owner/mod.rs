@@ -76,10 +76,9 @@ pub(super) fn delivery_cost(record_bytes: usize) -> usize {
 
 /// A message is given to somebody who will settle it; if it is in the log for that queue, the log is told.
 fn note_claim(store: &MessageStore, fx: &mut impl Backplane, message: u32, queue: Option<DurableId>) {
+    let Some(queue) = queue else { return };
     let name = store.in_log(message).name;
-    if let Some(queue) = queue
-        && name != 0
-    {
+    if name != 0 {
         fx.claimed(name, queue);
     }
 }
@@ -401,8 +400,13 @@ impl Owner {
             self.give_up(slot, record, Reason::Expired);
             return Entered::Gone;
         }
-        let message = *stored.get_or_insert_with(|| self.store.insert(record.to_record()));
-        self.store.add_reference(message);
+        let message = match *stored {
+            Some(message) => {
+                self.store.add_reference(message);
+                message
+            }
+            None => *stored.insert(self.store.insert(record.to_record())),
+        };
         let position = match &mut queue.entries {
             Ledger::Plain(entries) => entries.push(message),
             Ledger::Levels(levels) => levels.push(message, out.fx.priority(record.view().properties), 0),
