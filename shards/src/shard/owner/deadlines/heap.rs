@@ -26,7 +26,8 @@ impl<T: Copy + Ord> Heap<T> {
 
     /// Bytes that the pieces take.
     pub fn bytes(&self) -> usize {
-        self.pieces.len() * PIECE * size_of::<T>()
+        let first = self.pieces.first().map_or(0, Vec::capacity);
+        (first + self.pieces.len().saturating_sub(1) * PIECE) * size_of::<T>()
     }
 
     /// What is at a place.
@@ -49,7 +50,8 @@ impl<T: Copy + Ord> Heap<T> {
     pub fn push(&mut self, value: T) {
         let (piece, place) = (self.len >> PIECE_BITS, self.len);
         if piece == self.pieces.len() {
-            self.pieces.push(Vec::with_capacity(PIECE));
+            // The first one grows, so that a few values do not take a piece.
+            self.pieces.push(Vec::with_capacity(if piece == 0 { 0 } else { PIECE }));
         }
         self.pieces[piece].push(value);
         self.len += 1;
