@@ -26,7 +26,7 @@ pub const TICK_IDLE: Duration = Duration::from_millis(100);
 
 /// Deadlines are looked at when they come, but not more often than this, in milliseconds: an expiry is late by
 /// no more, and many of them cost no more than one look.
-pub const DEADLINE_PAUSE_MS: u64 = 5;
+pub const DEADLINE_PAUSE_MS: u64 = 2;
 
 /// So long a shard carries off what purged and deleted queues had, in microseconds, before it turns to others.
 pub const RUBBLE_STINT_US: u64 = 300;
