@@ -8,7 +8,8 @@ use std::{fs, io};
 
 use lepus_shards::topology::{Change, TopologyError, Writer};
 use lepus_storage::log::{
-    DirectoryFiles, IndexError, Recovered, RecoveryError, UnackedIndex, list_segments, outcomes, recover,
+    DirectoryFiles, IndexError, Recovered, RecoveryError, Standing, UnackedIndex, list_segments, outcomes,
+    recover,
 };
 use lepus_storage::{DataDir, DataDirError, StoreError, TopologyStore};
 use thiserror::Error;
@@ -102,7 +103,7 @@ pub fn check_store(path: &Path) -> Result<Findings, CheckError> {
             index.entries().map(|entry| ((entry.sequence, entry.queue), entry)).collect();
         let counted = recovered.each_live(&files, |message| {
             let note = noted.get(&(message.sequence, message.queue));
-            if note.is_some_and(|note| note.settled) {
+            if note.is_some_and(|note| note.standing == Standing::Settled) {
                 return;
             }
             match names.get(&message.queue) {

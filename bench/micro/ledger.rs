@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use gungraun::{library_benchmark, library_benchmark_group};
-use lepus_shards::ledger::{Held, Holder, Ledger, Position, Unacked};
+use lepus_shards::ledger::{Held, Holder, Ledger, Position, Returns, Unacked};
 use lepus_shards::shard::Verdict;
 use lepus_shards::{DeliveryTag, QueueId, ShardId};
 
@@ -18,7 +18,7 @@ fn queue(max_priority: Option<u8>) -> Ledger {
 
 fn deliver_and_settle(ledger: &mut Ledger) {
     for message in 0..TIMES as u32 {
-        ledger.restore(message, (message % 4) as u8, 0);
+        ledger.restore(message, (message % 4) as u8, Returns::default());
     }
     for _ in 0..TIMES {
         let cursor = ledger.cursor();

@@ -9,9 +9,10 @@
 //! message dies; only what the broker wrote counts as history. To tell them apart, the broker sets
 //! `HISTORY` in the flags, which no client can and no client sees.
 
+use lepus_shards::ledger::Returns;
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
-    DeadLetterProperties, Death, MessageProperty, PropertyFormat, Reason, Returns, WaitedProperties,
+    DeadLetterProperties, Death, MessageProperty, PropertyFormat, Reason, WaitedProperties,
 };
 use lepus_shards::{Arguments, Value};
 

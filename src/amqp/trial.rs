@@ -9,11 +9,12 @@ mod connection;
 
 use std::sync::Arc;
 
+use lepus_shards::ledger::Returns;
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
-    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, Traced,
-    TransactionLog, WaitedProperties,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Shard, ShardConfig, Traced, TransactionLog,
+    WaitedProperties,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{
@@ -55,6 +56,7 @@ impl Backplane for Alone {
         Logged { sequence: self.appended, in_log: false }
     }
     fn claimed(&mut self, _message: LogSequence, _queue: DurableId) {}
+    fn came_back(&mut self, _message: LogSequence, _queue: DurableId, _failed: bool) {}
     fn settled(&mut self, _message: LogSequence, _queue: Option<DurableId>) {}
     fn spill(&mut self, _message: &MessageView<'_>) -> Option<LogSequence> {
         None

@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use lepus_shards::ledger::Returns;
 use lepus_shards::message::MessageView;
 use lepus_shards::queue::record_head;
 use lepus_shards::shard::{Loaded, LogGroup, LogSequence, Logged, LoggedGroup, Restored, TransactionLog};
@@ -17,7 +18,7 @@ use lepus_shards::{DurableId, QueueId, TxName};
 use lepus_storage::limits::{COMMIT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use lepus_storage::log::{
     self, DirectoryFiles, LiveMessage, LogFailed, LogOptions, NOBODY, Recovered, SegmentFiles as _, ShardLog,
-    TxMessage, UnackedIndex, UringDisk, UringOptions, find_content,
+    Standing, TxMessage, UnackedIndex, UringDisk, UringOptions, find_content,
 };
 use lepus_tuning::disk;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -111,7 +112,8 @@ impl MessageLog {
                 kept.insert(name);
             }
             let queue = queues.get(&DurableId(message.queue));
-            let Some(&queue) = queue.filter(|_| note.is_none_or(|note| !note.settled)) else {
+            let Some(&queue) = queue.filter(|_| note.is_none_or(|note| note.standing != Standing::Settled))
+            else {
                 return gone.push(name);
             };
             let record = with_records.contains(&queue).then(|| records.read(message)).flatten();
@@ -122,7 +124,10 @@ impl MessageLog {
             restore(Restored {
                 message: message.sequence,
                 queue,
-                returns: note.map_or(0, |note| note.deliveries),
+                returns: note.map_or(Returns::default(), |note| Returns {
+                    all: note.deliveries,
+                    failures: note.failures,
+                }),
                 ttl_ms: message.ttl_ms.map(|ttl_ms| ttl_ms.get()),
                 age_ms: unix_ms.saturating_sub(message.published_ms),
                 record,
@@ -178,6 +183,12 @@ impl MessageLog {
     pub fn claimed(&mut self, message: LogSequence, queue: DurableId) {
         if !self.log.is_spilled(message) {
             self.index.delivered(message, queue.0);
+        }
+    }
+
+    pub fn came_back(&mut self, message: LogSequence, queue: DurableId, failed: bool) {
+        if !self.log.is_spilled(message) {
+            self.index.returned(message, queue.0, failed);
         }
     }
 

@@ -18,8 +18,8 @@ use lepus_shards::topology::Change;
 use lepus_shards::{DurableId, QueueId};
 use lepus_storage::log::{
     DirectoryFiles, IndexEntry, IndexError, LiveMessage, LogFailed, Recovered, RecoveryError,
-    SegmentFiles as _, ShardLog, UnackedIndex, UringDisk, UringOptions, find_content, list_segments,
-    outcomes, recover, sync_segment, truncate_segment,
+    SegmentFiles as _, ShardLog, Standing, UnackedIndex, UringDisk, UringOptions, find_content,
+    list_segments, outcomes, recover, sync_segment, truncate_segment,
 };
 use rustc_hash::FxHashMap;
 use tracing::{error, info};
@@ -179,13 +179,13 @@ fn end_transactions(epoch: u32, settings: &LogSettings, logs: &[ReadLog]) -> Res
     Ok(outcomes.iter().any(|outcomes| !outcomes.is_empty()))
 }
 
-/// A message of one log that belongs in another: what it is, its queues there, and how often each has
-/// delivered it.
+/// A message of one log that belongs in another: what it is, its queues there, and what the index has of it
+/// for each.
 struct Stray {
     published_ms: u64,
     ttl_ms: Option<u64>,
     content: Box<[u8]>,
-    queues: Vec<(u64, u32)>,
+    queues: Vec<(u64, Option<IndexEntry>)>,
 }
 
 /// Moves messages to the logs of the shards that own their queues. True if any log has changed.
@@ -248,14 +248,13 @@ fn move_strays_of(
                 error!(directory = %log.directory.display(), segment, sequence, "a message cannot be read back and is lost");
                 continue;
             };
-            let mut by_owner: HashMap<usize, Vec<(u64, u32)>> = HashMap::new();
+            let mut by_owner: HashMap<usize, Vec<(u64, Option<IndexEntry>)>> = HashMap::new();
             for row in rows {
                 let note = noted.get(&(row.sequence, row.queue));
                 if let Some(owner) = elsewhere(log, queues, row.queue)
-                    && note.is_none_or(|note| !note.settled)
+                    && note.is_none_or(|note| note.standing != Standing::Settled)
                 {
-                    let deliveries = note.map_or(0, |note| note.deliveries);
-                    by_owner.entry(owner).or_default().push((row.queue, deliveries));
+                    by_owner.entry(owner).or_default().push((row.queue, note.copied()));
                 }
             }
             for (owner, queues) in by_owner {
@@ -317,8 +316,8 @@ fn append_strays(
             }
             let names = new.iter().map(|&(queue, _)| queue);
             let sequence = running.append(*published_ms, *ttl_ms, true, names, &[content]);
-            for (queue, deliveries) in new.into_iter().filter(|&(_, deliveries)| deliveries > 0) {
-                index.note(&IndexEntry { sequence, queue, deliveries, settled: false });
+            for note in new.into_iter().filter_map(|(_, note)| note) {
+                index.note(&IndexEntry { sequence, ..note });
             }
             moved += 1;
         }

@@ -1,11 +1,11 @@
 //! Everything around a shard that it has effects on: the protocol's connections, the ways to other
 //! shards, the log, the topology store. One for each shard, on its thread.
 
+use lepus_shards::ledger::Returns;
 use lepus_shards::message::MessageView;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
-    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Traced, TransactionLog,
-    WaitedProperties,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Traced, TransactionLog, WaitedProperties,
 };
 use lepus_shards::topology::StoreWrite;
 use lepus_shards::{Arguments, ConsumerId, DeliveryTag, DurableId, QueueId, Refusal, ShardId, TxName, Value};
@@ -65,6 +65,12 @@ impl<P> Backplane for Surroundings<P> {
     fn claimed(&mut self, message: LogSequence, queue: DurableId) {
         if let Some(log) = &mut self.log {
             log.claimed(message, queue);
+        }
+    }
+
+    fn came_back(&mut self, message: LogSequence, queue: DurableId, failed: bool) {
+        if let Some(log) = &mut self.log {
+            log.came_back(message, queue, failed);
         }
     }
 

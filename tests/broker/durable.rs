@@ -161,6 +161,60 @@ fn the_number_of_shards_may_change() {
     }
 }
 
+/// The properties of a persistent message that came back this often, and so often by a failure.
+fn came_back(all: i64, failures: i64) -> Properties {
+    let long = |value: i64| [&b"l"[..], &value.to_be_bytes()].concat();
+    let mut headers = Arguments::new().field("x-acquired-count", &long(all));
+    if failures > 0 {
+        headers = headers.field("x-delivery-count", &long(failures));
+    }
+    let Properties(mut wire) = Properties::headers(&headers);
+    wire[0] |= 0x10;
+    wire.push(2);
+    Properties(wire)
+}
+
+#[test]
+fn how_often_a_message_came_back_is_kept_and_a_restart_with_it_in_hand_is_a_failure() {
+    let Some(broker) = Broker::own(Setup::new().set("shards=3")) else { return };
+    let mut wire = broker.channel();
+    let (queue, dead) = (broker.name("counted"), broker.name("dead"));
+    wire.declare(1, &dead);
+    let limited = Arguments::new()
+        .int("x-delivery-limit", 3)
+        .text("x-dead-letter-exchange", "")
+        .text("x-dead-letter-routing-key", &dead);
+    wire.declare_as(1, &queue, [false, true, false, false, false], &limited);
+    wire.select_confirms(1);
+    for name in ["put back", "failed", "held", "untouched"] {
+        wire.publish_as(1, "", &queue, false, &PERSISTENT(), name.as_bytes());
+    }
+    wire.confirmed(4);
+    let got: Vec<_> = (0..3).map(|_| wire.get(1, &queue, false).expect("there are four")).collect();
+    wire.nack(1, got[0].tag, false, true);
+    wire.reject(1, got[1].tag, true);
+    assert_eq!(wire.look(1, &queue).0, 3);
+    let mut data = broker.kill();
+    for (life, (shards, kill)) in (1..).zip([(1, true), (2, false), (4, true)]) {
+        let broker = Setup::new().set(&format!("shards={shards}")).start_in(data);
+        let mut wire = broker.channel();
+        let untouched = if life == 1 { PERSISTENT() } else { came_back(life - 1, 0) };
+        let expected = [came_back(life, 0), came_back(life, 1), came_back(life, life), untouched];
+        let got: Vec<_> = (0..4).map(|_| wire.get(1, &queue, false).expect("there are four")).collect();
+        let properties: Vec<_> = got.iter().map(|got| got.properties.clone()).collect();
+        assert_eq!(properties, expected, "life {life}");
+        assert!(wire.get(1, &queue, false).is_none());
+        [0, 1, 3].into_iter().for_each(|index| wire.nack(1, got[index].tag, false, true));
+        assert_eq!(wire.look(1, &queue).0, 3);
+        data = end(broker, kill);
+    }
+    let broker = Setup::new().start_in(data);
+    let mut wire = broker.channel();
+    wire.consume(1, &dead, "letters", true);
+    assert_eq!(wire.delivery().body, b"held", "it has failed four times");
+    assert_eq!(wire.look(1, &queue), (3, 0));
+}
+
 fn check_store(directory: &Path) -> Output {
     let mut command = Command::new(binary());
     command.arg("check-store").arg(directory).stdin(Stdio::null()).output().expect("the binary runs")

@@ -14,6 +14,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use super::Returns;
 use crate::shard::{LogSequence, Verdict};
 
 /// Entries in a block: three quarters of a KiB, which allocators give without rounding up.
@@ -123,13 +124,13 @@ const RETURNS_MAX: u32 = (1 << 13) - 1;
 const FAILURES_SHIFT: u32 = RETURNS_SHIFT + 13;
 
 impl Entry {
-    fn new(state: State, kept: Kept, returns: u32, failures: u16) -> Entry {
+    fn new(state: State, kept: Kept, returns: Returns) -> Entry {
         let (low, high) = match kept {
             Kept::InMemory(message) => (message, 0),
             Kept::InLog(name) => (name as u32, (name >> 32) as u32),
         };
-        let returns = returns.min(RETURNS_MAX) << RETURNS_SHIFT;
-        Entry { low, high, meta: state as u32 | returns | u32::from(failures) << FAILURES_SHIFT }
+        let all = returns.all.min(RETURNS_MAX) << RETURNS_SHIFT;
+        Entry { low, high, meta: state as u32 | all | u32::from(returns.failures) << FAILURES_SHIFT }
     }
 
     fn state(&self) -> State {
@@ -149,12 +150,21 @@ impl Entry {
         self.meta & EXPIRED != 0
     }
 
-    fn returns(&self) -> u32 {
-        self.meta >> RETURNS_SHIFT & RETURNS_MAX
+    fn has_come_back(&self) -> bool {
+        self.meta & RETURNS_MAX << RETURNS_SHIFT != 0
     }
 
-    fn failures(&self) -> u16 {
-        (self.meta >> FAILURES_SHIFT) as u16
+    fn returns(&self) -> Returns {
+        let all = self.meta >> RETURNS_SHIFT & RETURNS_MAX;
+        Returns { all, failures: (self.meta >> FAILURES_SHIFT) as u16 }
+    }
+
+    /// Out of line: what is accepted is not to pay for it.
+    #[cold]
+    fn put_back(&mut self, failed: bool) {
+        let Returns { all, failures } = self.returns();
+        let returns = Returns { all: all + 1, failures: failures.saturating_add(u16::from(failed)) };
+        *self = Entry::new(State::Ready, Kept::InMemory(self.low), returns);
     }
 
     fn kept(&self) -> Kept {
@@ -229,18 +239,18 @@ impl Entries {
 
     /// Enters a message behind all others.
     pub fn push(&mut self, message: u32) -> Position {
-        self.enter(Entry::new(State::Ready, Kept::InMemory(message), 0, 0))
+        self.enter(Entry::new(State::Ready, Kept::InMemory(message), Returns::default()))
     }
 
     /// Enters a message that a former owner had, behind all others; it has come back this often.
-    pub fn restore(&mut self, message: u32, returns: u32) -> Position {
-        self.enter(Entry::new(State::Ready, Kept::InMemory(message), returns, 0))
+    pub fn restore(&mut self, message: u32, returns: Returns) -> Position {
+        self.enter(Entry::new(State::Ready, Kept::InMemory(message), returns))
     }
 
     /// As [`Self::restore`], of a message that is in the log only.
-    pub fn restore_paged_out(&mut self, message: LogSequence, returns: u32) -> Position {
+    pub fn restore_paged_out(&mut self, message: LogSequence, returns: Returns) -> Position {
         self.paged_out += 1;
-        self.enter(Entry::new(State::PagedOut, Kept::InLog(message), returns, 0))
+        self.enter(Entry::new(State::PagedOut, Kept::InLog(message), returns))
     }
 
     fn enter(&mut self, entry: Entry) -> Position {
@@ -272,7 +282,7 @@ impl Entries {
     pub fn page_in(&mut self, position: Position, message: u32) {
         let entry = self.entry_mut(position).expect("a paged out message has an entry");
         assert_eq!(entry.state(), State::PagedOut);
-        *entry = Entry::new(State::Ready, Kept::InMemory(message), entry.returns(), entry.failures());
+        *entry = Entry::new(State::Ready, Kept::InMemory(message), entry.returns());
         self.paged_out -= 1;
     }
 
@@ -283,7 +293,7 @@ impl Entries {
         if entry.state() != State::Ready || entry.low != message {
             return false;
         }
-        *entry = Entry::new(State::PagedOut, Kept::InLog(name), entry.returns(), entry.failures());
+        *entry = Entry::new(State::PagedOut, Kept::InLog(name), entry.returns());
         self.paged_out += 1;
         true
     }
@@ -340,7 +350,7 @@ impl Entries {
         assert_eq!(entry.state(), State::Ready, "what is claimed is in memory");
         entry.set_state(State::Unacked);
         entry.high = holder.0;
-        let claim = Claim { position, message: entry.low, redelivered: entry.returns() > 0 };
+        let claim = Claim { position, message: entry.low, redelivered: entry.has_come_back() };
         if position.0 >= self.cursor {
             self.cursor = position.0 + 1;
         } else {
@@ -362,9 +372,7 @@ impl Entries {
         let requeue = matches!(verdict, Verdict::Requeue | Verdict::Fail);
         let expired = entry.is_expired() && requeue;
         if requeue && !expired {
-            let failures = entry.failures().saturating_add(u16::from(verdict == Verdict::Fail));
-            let returns = entry.returns().saturating_add(1);
-            *entry = Entry::new(State::Ready, Kept::InMemory(message), returns, failures);
+            entry.put_back(verdict == Verdict::Fail);
             self.requeued.push(Reverse(position.0));
             self.unacked -= 1;
             self.ready += 1;
@@ -381,9 +389,9 @@ impl Entries {
         Some(Settled { holder, released: Some(message), expired })
     }
 
-    /// How often the message at `position` has come back, and how often because its consumer failed.
-    pub fn returns(&self, position: Position) -> (u32, u16) {
-        self.entry(position).map_or((0, 0), |entry| (entry.returns(), entry.failures()))
+    /// How often the message at `position` has come back.
+    pub fn returns(&self, position: Position) -> Returns {
+        self.entry(position).map_or(Returns::default(), Entry::returns)
     }
 
     /// Where the message at `position` is, if it is ready or unacked.

@@ -108,7 +108,7 @@ fn returns_are_counted_and_failures_among_them() {
         let position = claim(&mut entries).unwrap().position;
         entries.settle(position, verdict).unwrap();
     }
-    assert_eq!(entries.returns(Position(0)), (4, 2));
+    assert_eq!(entries.returns(Position(0)), Returns { all: 4, failures: 2 });
     assert!(entries.is_live(Position(0)) && !entries.is_live(Position(1)));
     assert_eq!(entries.ready_messages().collect::<Vec<_>>(), [1]);
 }

@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Claim, Cursor, Entries, Holder, Kept, Position, Settled, StaleClaim};
+use super::{Claim, Cursor, Entries, Holder, Kept, Position, Returns, Settled, StaleClaim};
 use crate::shard::{LogSequence, Verdict};
 
 /// Bits of a position that count within its level: enough for a million messages a second for two
@@ -83,7 +83,7 @@ impl Levels {
     }
 
     /// Enters a message behind all others of its priority; it has come back this often.
-    pub fn push(&mut self, message: u32, priority: u8, returns: u32) -> Position {
+    pub fn push(&mut self, message: u32, priority: u8, returns: Returns) -> Position {
         let level = self.level(priority);
         self.ready += 1;
         self.version += 1;
@@ -180,7 +180,7 @@ impl Ledger {
     }
 
     /// Enters a message that a former owner had; see [`Entries::restore`].
-    pub fn restore(&mut self, message: u32, priority: u8, returns: u32) -> Position {
+    pub fn restore(&mut self, message: u32, priority: u8, returns: Returns) -> Position {
         match self {
             Ledger::Plain(entries) => entries.restore(message, returns),
             Ledger::Levels(levels) => levels.push(message, priority, returns),
@@ -191,7 +191,7 @@ impl Ledger {
     ///
     /// # Panics
     /// With priorities: they are in the messages.
-    pub fn restore_paged_out(&mut self, message: LogSequence, returns: u32) -> Position {
+    pub fn restore_paged_out(&mut self, message: LogSequence, returns: Returns) -> Position {
         match self {
             Ledger::Plain(entries) => entries.restore_paged_out(message, returns),
             Ledger::Levels(_) => unreachable!("a queue with priorities is restored with its messages"),
@@ -249,8 +249,8 @@ impl Ledger {
     }
 
     /// See [`Entries::returns`].
-    pub fn returns(&self, position: Position) -> (u32, u16) {
-        self.entries_of(position).map_or((0, 0), |entries| entries.returns(within(position)))
+    pub fn returns(&self, position: Position) -> Returns {
+        self.entries_of(position).map_or(Returns::default(), |entries| entries.returns(within(position)))
     }
 
     /// See [`Entries::kept_at`].

@@ -20,7 +20,7 @@ fn number(kept: Kept) -> u32 {
 fn higher_priorities_come_first_and_each_keeps_its_order() {
     let mut ledger = Ledger::new(0, Some(5));
     for (message, priority) in [(0, 1), (1, 5), (2, 3), (3, 0), (4, 9), (5, 5)] {
-        ledger.restore(message, priority, 0);
+        ledger.restore(message, priority, Returns::default());
     }
     let order: Vec<u32> = std::iter::from_fn(|| claim(&mut ledger)).map(|claim| claim.message).collect();
     assert_eq!(order, [1, 4, 5, 2, 0, 3], "9 is above the highest and counts as 5");
@@ -30,7 +30,7 @@ fn higher_priorities_come_first_and_each_keeps_its_order() {
 fn a_plain_ledger_takes_no_notice_of_priorities() {
     let mut ledger = Ledger::new(0, None);
     for (message, priority) in [(0, 1), (1, 5), (2, 3)] {
-        ledger.restore(message, priority, 0);
+        ledger.restore(message, priority, Returns::default());
     }
     let order: Vec<u32> = std::iter::from_fn(|| claim(&mut ledger)).map(|claim| claim.message).collect();
     assert_eq!(order, [0, 1, 2]);
@@ -39,8 +39,8 @@ fn a_plain_ledger_takes_no_notice_of_priorities() {
 #[test]
 fn a_claim_is_stale_once_any_level_has_moved() {
     let mut ledger = Ledger::new(7, Some(255));
-    ledger.restore(0, 0, 0);
-    ledger.restore(1, 255, 0);
+    ledger.restore(0, 0, Returns::default());
+    ledger.restore(1, 255, Returns::default());
     let seen = ledger.cursor();
     let high = claim(&mut ledger).unwrap();
     assert!(ledger.claim(seen, Holder::GET).is_err());
@@ -60,7 +60,7 @@ proptest! {
             match step {
                 0 | 1 => {
                     let priority = (n % 256) as u8;
-                    ledger.restore(next, priority, 0);
+                    ledger.restore(next, priority, Returns::default());
                     ready.insert((200 - priority.min(200), next), next);
                     next += 1;
                 }

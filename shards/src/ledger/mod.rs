@@ -29,3 +29,12 @@ mod unacked;
 pub use entries::{Claim, Cursor, Entries, Holder, Kept, Position, Settled, StaleClaim};
 pub use levels::Ledger;
 pub use unacked::{Held, Unacked};
+
+/// How often a message has come back to its queue.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Returns {
+    /// For any reason.
+    pub all: u32,
+    /// Because its consumer failed.
+    pub failures: u16,
+}

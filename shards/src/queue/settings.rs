@@ -123,6 +123,11 @@ impl QueueSettings {
             (own, queue) => own.or(queue),
         }
     }
+
+    /// A message whose consumers have failed this often is given up.
+    pub fn is_past_delivery_limit(&self, failures: u32) -> bool {
+        self.delivery_limit.is_some_and(|most| failures > most)
+    }
 }
 
 #[cfg(test)]

@@ -53,6 +53,9 @@ pub trait Backplane {
     /// goes out: after a crash it is redelivered.
     fn claimed(&mut self, message: LogSequence, queue: DurableId);
 
+    /// It has come back; with `failed` in a way that counts against a delivery limit.
+    fn came_back(&mut self, message: LogSequence, queue: DurableId, failed: bool);
+
     /// A message was settled (or dropped) in a queue and need not be kept for it. No queue is named of one
     /// that was spilled out of a queue that is not durable.
     fn settled(&mut self, message: LogSequence, queue: Option<DurableId>);

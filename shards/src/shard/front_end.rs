@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::effects::LogSequence;
 use super::firehose::Traced;
 use super::properties::PropertyFormat;
+use crate::ledger::Returns;
 use crate::message::MessageView;
 use crate::topology::Operation;
 use crate::{Arguments, ConnectionId, ConsumerId, DeliveryTag, Durability, QueueId, Refusal, Value, VhostId};
@@ -100,8 +101,8 @@ pub struct Restored {
     pub message: LogSequence,
     /// The queue.
     pub queue: QueueId,
-    /// How often it was delivered there.
-    pub returns: u32,
+    /// How often it was delivered there, and came back.
+    pub returns: Returns,
     /// Its own time to live, in milliseconds.
     pub ttl_ms: Option<u64>,
     /// How long ago it was published, in milliseconds.

@@ -45,7 +45,7 @@ use self::outward::Outward;
 use self::owner::Owner;
 pub use self::owner::WaitTimes;
 pub(crate) use self::owner::WaitingRoom;
-pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, Returns, WaitedProperties};
+pub use self::properties::{DeadLetterProperties, Death, PropertyFormat, Reason, WaitedProperties};
 pub use self::transaction_log::{GroupMessage, LogGroup, LoggedGroup, TransactionLog};
 use self::transactions::Transactions;
 use crate::ledger::Held;

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::front_end::{HeaderSource, MessageProperty};
+use crate::ledger::Returns;
 use crate::message::MessageView;
 use crate::{Arguments, Value};
 
@@ -62,15 +63,6 @@ pub struct WaitedProperties {
     pub persistent: bool,
     /// Time to live in milliseconds, if the message has one of its own.
     pub ttl_ms: Option<u64>,
-}
-
-/// How often a message has come back to its queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Returns {
-    /// For any reason.
-    pub all: u32,
-    /// Because its consumer failed.
-    pub failures: u16,
 }
 
 /// Reads and rewrites properties. The bytes were accepted by the same protocol before.

@@ -7,12 +7,13 @@ pub mod journal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use lepus_shards::ledger::Returns;
 use lepus_shards::message::MessageView;
 use lepus_shards::queue::encode_record;
 use lepus_shards::shard::{
     Address, Backplane, Batch, DeadLetterProperties, Death, FrontEnd, Lane, Loaded, LogGroup, LogSequence,
-    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Returns, Shard, ShardConfig, TraceEvent,
-    Traced, TransactionLog, WaitedProperties,
+    Logged, LoggedGroup, MessageProperty, PropertyFormat, Reply, Shard, ShardConfig, TraceEvent, Traced,
+    TransactionLog, WaitedProperties,
 };
 use lepus_shards::topology::{StoreWrite, Writer};
 use lepus_shards::{
@@ -238,6 +239,9 @@ impl Backplane for Surroundings {
             queues.is_empty() || queues.contains(&queue),
             "only what is in the log for a queue is claimed there"
         );
+    }
+    fn came_back(&mut self, message: LogSequence, queue: DurableId, _failed: bool) {
+        self.claimed(message, queue);
     }
     fn settled(&mut self, message: LogSequence, queue: Option<DurableId>) {
         self.log_story.push(format!("settle {message}"));

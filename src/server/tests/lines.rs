@@ -7,10 +7,11 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 
+use lepus_shards::ledger::Returns;
 use lepus_shards::message::{Durability, MessageView};
 use lepus_shards::shard::{
     Address, DeadLetterProperties, Death, FrontEnd, MessageProperty, NewConnection, NewConsumer, NoHeaders,
-    PropertyFormat, Publish, Reply, Request, Returns, Shard, Traced, Verdict, WaitedProperties,
+    PropertyFormat, Publish, Reply, Request, Shard, Traced, Verdict, WaitedProperties,
 };
 use lepus_shards::topology::Operation;
 use lepus_shards::{Arguments, ChannelId, ConnectionId, ConsumerId, DeliveryTag, Refusal, Value, VhostId};

@@ -85,8 +85,28 @@ fn index(directory: &std::path::Path) -> UnackedIndex {
     index.delivered(SEQUENCE, 11);
     index.delivered(SEQUENCE, 11);
     index.settled(SEQUENCE + 1, 11);
+    // Since version 2.
+    index.delivered(SEQUENCE, 12);
+    index.returned(SEQUENCE, 12, true);
     index
 }
+
+/// What an index has that is opened with this as its first block.
+fn read_index(first_block: Vec<u8>) -> Vec<IndexEntry> {
+    let mut file = first_block;
+    file.resize(INDEX_BYTES, 0);
+    let dir = TestDir::new();
+    std::fs::write(dir.path().join("unacked.index"), file).unwrap();
+    let mut entries: Vec<IndexEntry> = UnackedIndex::open(dir.path(), 2).unwrap().entries().collect();
+    entries.sort_by_key(|entry| (entry.sequence, entry.queue));
+    assert_eq!(std::fs::read(dir.path().join("unacked.index")).unwrap()[8], 2, "it becomes one of today's");
+    entries
+}
+
+const HELD: IndexEntry =
+    IndexEntry { sequence: SEQUENCE, queue: 11, deliveries: 2, failures: 1, standing: Standing::Back };
+const DONE: IndexEntry =
+    IndexEntry { sequence: SEQUENCE + 1, queue: 11, deliveries: 0, failures: 0, standing: Standing::Settled };
 
 struct OneFile(Vec<u8>);
 
@@ -149,21 +169,20 @@ fn version_3_of_a_segment_is_read_and_written_as_ever() {
 }
 
 #[test]
-fn version_1_of_the_unacked_index_is_read_and_written_as_ever() {
+fn version_1_of_the_unacked_index_is_read() {
+    assert_eq!(read_index(golden("unacked-v1.index", &[])), [HELD, DONE]);
+}
+
+#[test]
+fn version_2_of_the_unacked_index_is_read_and_written_as_ever() {
     let dir = TestDir::new();
     drop(index(dir.path()));
     let written = std::fs::read(dir.path().join("unacked.index")).unwrap();
     assert_eq!(written.len(), INDEX_BYTES);
     // The first block; the rest is zeros.
-    let mut file = golden("unacked-v1.index", &written[..BLOCK_BYTES]);
-    assert!(written[..BLOCK_BYTES] == file, "frozen: count the version up");
+    let frozen = golden("unacked-v2.index", &written[..BLOCK_BYTES]);
+    assert!(written[..BLOCK_BYTES] == frozen, "frozen: count the version up");
     assert!(written[BLOCK_BYTES..].iter().all(|&byte| byte == 0));
-    file.resize(INDEX_BYTES, 0);
-    let other = TestDir::new();
-    std::fs::write(other.path().join("unacked.index"), file).unwrap();
-    let mut entries: Vec<IndexEntry> = UnackedIndex::open(other.path(), 2).unwrap().entries().collect();
-    entries.sort_by_key(|entry| entry.sequence);
-    let held = IndexEntry { sequence: SEQUENCE, queue: 11, deliveries: 2, settled: false };
-    let done = IndexEntry { sequence: SEQUENCE + 1, queue: 11, deliveries: 0, settled: true };
-    assert_eq!(entries, [held, done]);
+    let back = IndexEntry { queue: 12, deliveries: 1, ..HELD };
+    assert_eq!(read_index(frozen), [HELD, back, DONE]);
 }

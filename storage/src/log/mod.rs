@@ -41,7 +41,7 @@ pub use recovery::{Damage, FoundSegment, Recovered, RecoveryError, SegmentFiles,
 pub use shard_log::{LogCounts, LogFailed, LogOptions, Settlement, ShardLog};
 pub use transactions::TxMessage;
 pub use tx_name::TxName;
-pub use unacked_index::{IndexEntry, IndexError, UnackedIndex};
+pub use unacked_index::{IndexEntry, IndexError, Standing, UnackedIndex};
 pub use undecided::outcomes;
 pub use uring_disk::{
     DirectoryFiles, Method, UringDisk, UringOptions, list_segments, sync_segment, truncate_segment,

@@ -1,16 +1,20 @@
 //! Who has what: the messages of one shard that were given to somebody, in a mapped file.
 //!
-//! The log says which messages there are; this says which of them were delivered, how often, and which
-//! are settled without the log having it on disk yet. The file is mapped: a store to it survives the
-//! process at once and costs no system call. It is never synced: after a power loss it is a hint, each
-//! entry of which is checked against the log. Sequences are never used twice, so an entry can outlive
-//! its message, and cannot be taken for one of another.
+//! The log says which messages there are; this says which of them were delivered, how often, how often
+//! their consumer failed, and which are settled without the log having it on disk yet. The file is mapped:
+//! a store to it survives the process at once and costs no system call. It is never synced: after a power
+//! loss it is a hint, each entry of which is checked against the log. Sequences are never used twice, so an
+//! entry can outlive its message, and cannot be taken for one of another.
 //!
 //! ```text
 //! file: header, 64 bytes: magic "LEPUSIDX" | format u32 | shard u32 | zeros
-//!       entries of 32 bytes: sequence u64 | queue u64 | deliveries u32 | state u32 | crc u32 (of these) | zero u32
-//! state: 0 free, 1 delivered, 2 settled
+//!       entries of 32 bytes: sequence u64 | queue u64 | deliveries u32 | state u16 | failures u16 |
+//!                            crc u32 (of these) | zero u32
+//! state: 0 free, 1 held, 2 settled, 3 back
 //! ```
+//!
+//! Format 1 is the same without the failures, which are 0 there, and without state 3: what came back stayed
+//! in state 1. It becomes format 2 when it is opened.
 //!
 //! Everything is little endian. The file grows by whole chunks whose blocks are written before they are
 //! mapped: a full disk is an error here, and not a fault in the middle of a store.
@@ -27,7 +31,7 @@ use rustc_hash::FxHashMap;
 use super::format::Sequence;
 
 /// The version of the format, and the newest that is read.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const MAGIC: &[u8; 8] = b"LEPUSIDX";
 const FILE_NAME: &str = "unacked.index";
 const ENTRY_BYTES: usize = 32;
@@ -35,9 +39,6 @@ const ENTRY_BYTES: usize = 32;
 const CHUNK_BYTES: usize = 1024 * 1024;
 const CHUNK_ENTRIES: usize = CHUNK_BYTES / ENTRY_BYTES;
 const HEADER_ENTRIES: u32 = 2;
-
-const DELIVERED: u32 = 1;
-const SETTLED: u32 = 2;
 
 /// Why an index cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +63,17 @@ pub enum IndexError {
     },
 }
 
+/// Where a message stands that was in somebody's hands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Somebody has it.
+    Held = 1,
+    /// It is done with.
+    Settled = 2,
+    /// It has come back.
+    Back = 3,
+}
+
 /// What is known of a message in a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexEntry {
@@ -71,8 +83,10 @@ pub struct IndexEntry {
     pub queue: u64,
     /// How often it was given to somebody.
     pub deliveries: u32,
-    /// It is done with.
-    pub settled: bool,
+    /// How often it came back because its consumer failed.
+    pub failures: u16,
+    /// Where it stands.
+    pub standing: Standing,
 }
 
 impl IndexEntry {
@@ -81,8 +95,8 @@ impl IndexEntry {
         bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.queue.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.deliveries.to_le_bytes());
-        let state = if self.settled { SETTLED } else { DELIVERED };
-        bytes[20..24].copy_from_slice(&state.to_le_bytes());
+        bytes[20..22].copy_from_slice(&(self.standing as u16).to_le_bytes());
+        bytes[22..24].copy_from_slice(&self.failures.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..24]);
         bytes[24..28].copy_from_slice(&crc.to_le_bytes());
         place.copy_from_slice(&bytes);
@@ -91,15 +105,23 @@ impl IndexEntry {
     fn read(bytes: &[u8]) -> Option<IndexEntry> {
         let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let settled = match word(20)? {
-            DELIVERED => false,
-            SETTLED => true,
+        let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let standing = match half(20)? {
+            1 => Standing::Held,
+            2 => Standing::Settled,
+            3 => Standing::Back,
             _ => return None,
         };
         if word(24)? != crc32c::crc32c(&bytes[..24]) {
             return None;
         }
-        Some(IndexEntry { sequence: long(0)?, queue: long(8)?, deliveries: word(16)?, settled })
+        let (deliveries, failures) = (word(16)?, half(22)?);
+        Some(IndexEntry { sequence: long(0)?, queue: long(8)?, deliveries, failures, standing })
+    }
+
+    fn returned(self, failed: bool) -> IndexEntry {
+        let failures = self.failures.saturating_add(u16::from(failed));
+        IndexEntry { failures, standing: Standing::Back, ..self }
     }
 }
 
@@ -115,7 +137,8 @@ pub struct UnackedIndex {
 }
 
 impl UnackedIndex {
-    /// Opens the index of a shard in the directory of its log, or makes it.
+    /// Opens the index of a shard in the directory of its log, or makes it. What somebody held when the last
+    /// process ended has come back by a failure, as from a connection that was lost.
     ///
     /// # Errors
     /// [`IndexError`].
@@ -131,10 +154,14 @@ impl UnackedIndex {
         while (index.chunks.len() + 1) * CHUNK_BYTES <= bytes {
             index.map_chunk().map_err(io)?;
         }
-        let mut header = [0; 16];
-        header[..8].copy_from_slice(MAGIC);
-        header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
-        header[12..].copy_from_slice(&shard.to_le_bytes());
+        let header_of = |format: u32| {
+            let mut header = [0; 16];
+            header[..8].copy_from_slice(MAGIC);
+            header[8..12].copy_from_slice(&format.to_le_bytes());
+            header[12..].copy_from_slice(&shard.to_le_bytes());
+            header
+        };
+        let header = header_of(FORMAT);
         if index.chunks.is_empty() {
             index.grow().map_err(io)?;
             index.free.retain(|&slot| slot >= HEADER_ENTRIES);
@@ -142,6 +169,10 @@ impl UnackedIndex {
         } else if index.chunks[0][..16] == [0; 16] {
             // The power went before the header was on disk, and so before anything else was.
             index.chunks[0].fill(0);
+            index.chunks[0][..16].copy_from_slice(&header);
+            index.rebuild();
+        } else if index.chunks[0][..16] == header_of(1) {
+            // Nothing else changes, and a version that knows only this one must not read what is added.
             index.chunks[0][..16].copy_from_slice(&header);
             index.rebuild();
         } else if index.chunks[0][..16] != header {
@@ -165,9 +196,16 @@ impl UnackedIndex {
 
     /// A message was given to somebody, once more.
     pub fn delivered(&mut self, sequence: Sequence, queue: u64) {
-        let Some(slot) = self.slot(sequence, queue) else { return };
-        let deliveries = self.entry(slot).map_or(0, |entry| entry.deliveries).saturating_add(1);
-        self.note(&IndexEntry { sequence, queue, deliveries, settled: false });
+        self.change(sequence, queue, |entry| IndexEntry {
+            deliveries: entry.deliveries.saturating_add(1),
+            standing: Standing::Held,
+            ..entry
+        });
+    }
+
+    /// It has come back; with `failed` because its consumer failed.
+    pub fn returned(&mut self, sequence: Sequence, queue: u64, failed: bool) {
+        self.change(sequence, queue, |entry| entry.returned(failed));
     }
 
     /// Enters what is known of a message elsewhere.
@@ -179,9 +217,14 @@ impl UnackedIndex {
 
     /// A message is done with, and the log does not have that on disk yet.
     pub fn settled(&mut self, sequence: Sequence, queue: u64) {
+        self.change(sequence, queue, |entry| IndexEntry { standing: Standing::Settled, ..entry });
+    }
+
+    #[inline]
+    fn change(&mut self, sequence: Sequence, queue: u64, change: impl FnOnce(IndexEntry) -> IndexEntry) {
         let Some(slot) = self.slot(sequence, queue) else { return };
-        let deliveries = self.entry(slot).map_or(0, |entry| entry.deliveries);
-        self.note(&IndexEntry { sequence, queue, deliveries, settled: true });
+        let new = IndexEntry { sequence, queue, deliveries: 0, failures: 0, standing: Standing::Back };
+        change(self.entry(slot).unwrap_or(new)).write(self.place(slot));
     }
 
     /// The log has it.
@@ -228,11 +271,16 @@ impl UnackedIndex {
         IndexEntry::read(&self.chunks[chunk][at..at + ENTRY_BYTES])
     }
 
-    /// Finds out which slots are taken.
+    /// Finds out which slots are taken, and takes back what was held.
     fn rebuild(&mut self) {
         for slot in (HEADER_ENTRIES..(self.chunks.len() * CHUNK_ENTRIES) as u32).rev() {
             match self.entry(slot) {
-                Some(entry) => drop(self.slots.insert((entry.sequence, entry.queue), slot)),
+                Some(entry) => {
+                    self.slots.insert((entry.sequence, entry.queue), slot);
+                    if entry.standing == Standing::Held {
+                        entry.returned(true).write(self.place(slot));
+                    }
+                }
                 None => self.free.push(slot),
             }
         }
@@ -263,12 +311,14 @@ mod tests {
     use super::*;
     use crate::test_dir::TestDir;
 
-    fn all(index: &UnackedIndex) -> Vec<(u64, u64, u32, bool)> {
+    use Standing::{Back, Held, Settled};
+
+    fn all(index: &UnackedIndex) -> Vec<(u64, u64, u32, u16, Standing)> {
         let mut all: Vec<_> = index
             .entries()
-            .map(|entry| (entry.sequence, entry.queue, entry.deliveries, entry.settled))
+            .map(|entry| (entry.sequence, entry.queue, entry.deliveries, entry.failures, entry.standing))
             .collect();
-        all.sort_unstable();
+        all.sort_unstable_by_key(|entry| (entry.0, entry.1));
         all
     }
 
@@ -284,16 +334,36 @@ mod tests {
         index.delivered(7, 1);
         index.forget(7, 1);
         index.forget(8, 8);
-        let noted = [(5, 1, 2, false), (5, 2, 1, true), (9, 1, 0, true)];
+        for failed in [true, false, true] {
+            index.delivered(11, 1);
+            index.returned(11, 1, failed);
+        }
+        index.delivered(12, 1);
+        index.returned(12, 1, true);
+        index.delivered(12, 1);
+        let noted = [
+            (5, 1, 2, 0, Held),
+            (5, 2, 1, 0, Settled),
+            (9, 1, 0, 0, Settled),
+            (11, 1, 3, 2, Back),
+            (12, 1, 2, 1, Held),
+        ];
         assert_eq!(all(&index), noted);
         // As a killed process does: nothing is closed.
         std::mem::forget(index);
         let mut index = UnackedIndex::open(dir.path(), 1).unwrap();
+        let noted = [
+            (5, 1, 2, 1, Back),
+            (5, 2, 1, 0, Settled),
+            (9, 1, 0, 0, Settled),
+            (11, 1, 3, 2, Back),
+            (12, 1, 2, 2, Back),
+        ];
         assert_eq!(all(&index), noted);
-        index.retain(|entry| entry.settled);
-        assert_eq!(all(&index), noted[1..]);
+        index.retain(|entry| entry.standing == Settled);
+        assert_eq!(all(&index), noted[1..3]);
         drop(index);
-        assert_eq!(all(&UnackedIndex::open(dir.path(), 1).unwrap()), noted[1..]);
+        assert_eq!(all(&UnackedIndex::open(dir.path(), 1).unwrap()), noted[1..3]);
     }
 
     #[test]
@@ -319,7 +389,7 @@ mod tests {
         let slot = index.slots[&(5, 1)];
         index.place(slot)[3] ^= 1;
         drop(index);
-        assert_eq!(all(&UnackedIndex::open(dir.path(), 1).unwrap()), [(6, 1, 1, false)]);
+        assert_eq!(all(&UnackedIndex::open(dir.path(), 1).unwrap()), [(6, 1, 1, 1, Back)]);
     }
 
     #[test]
@@ -329,7 +399,7 @@ mod tests {
         assert!(matches!(UnackedIndex::open(dir.path(), 2), Err(IndexError::Foreign { .. })));
         let path = dir.path().join(FILE_NAME);
         let mut bytes = std::fs::read(&path).unwrap();
-        bytes[8] = 2;
+        bytes[8] = FORMAT as u8 + 1;
         std::fs::write(&path, &bytes).unwrap();
         let error = UnackedIndex::open(dir.path(), 1).unwrap_err();
         assert!(error.to_string().contains("unacked.index"), "{error}");
@@ -343,7 +413,7 @@ mod tests {
         index.file.write_all_at(&[1; 100], CHUNK_BYTES as u64).unwrap();
         drop(index);
         let mut index = UnackedIndex::open(dir.path(), 1).unwrap();
-        assert_eq!(all(&index), [(5, 1, 1, false)]);
+        assert_eq!(all(&index), [(5, 1, 1, 1, Back)]);
         (10..CHUNK_ENTRIES as u64 + 20).for_each(|sequence| index.delivered(sequence, 1));
         assert_eq!(index.chunks.len(), 2);
     }

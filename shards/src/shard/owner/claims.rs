@@ -2,14 +2,13 @@
 
 use super::dead_letter::Reason;
 use super::paging::PendingGet;
-use super::{Owner, note_claim, released};
+use super::{Owner, note_claim, note_return, released};
 use crate::ledger::{Claim, Holder, Kept, Position};
 use crate::message::MessageView;
 use crate::shard::batch::RecordRef;
 use crate::shard::effects::Effects;
 use crate::shard::front_end::{Reply, Verdict};
 use crate::shard::outward::Outward;
-use crate::shard::properties::Returns;
 use crate::{ChannelId, QueueId, ShardId};
 
 impl Owner {
@@ -35,7 +34,9 @@ impl Owner {
         }
     }
 
-    /// A message was not processed: it goes back to its place, or is given up.
+    /// A message was not processed: it goes back to its place, or is given up. Out of line: an ack is not
+    /// to pay for it.
+    #[inline(never)]
     fn settle_otherwise<E: Effects>(
         &mut self,
         out: &mut Outward<'_, E>,
@@ -47,8 +48,7 @@ impl Owner {
         // One that could come back, and does not, has expired meanwhile.
         let mut reason = if verdict == Verdict::Reject { Reason::Rejected } else { Reason::Expired };
         if verdict == Verdict::Fail
-            && let Some(most) = queue.settings.delivery_limit
-            && u32::from(queue.entries.returns(position).1) >= most
+            && queue.settings.is_past_delivery_limit(u32::from(queue.entries.returns(position).failures) + 1)
         {
             (verdict, reason) = (Verdict::Reject, Reason::DeliveryLimit);
         }
@@ -56,9 +56,10 @@ impl Owner {
         if let Some(message) = settled.released {
             self.let_go(out, slot, message, reason);
         } else {
+            let kept = queue.entries.kept_at(position);
+            let Some(Kept::InMemory(message)) = kept else { unreachable!("it was just put back") };
+            note_return(&self.store, out.fx, message, queue.durable_id, verdict == Verdict::Fail);
             if queue.settings.bound.is_some() {
-                let kept = queue.entries.kept_at(position);
-                let Some(Kept::InMemory(message)) = kept else { unreachable!("it was just put back") };
                 self.became_ready(slot, message);
             }
             self.mark_dirty(slot);
@@ -102,8 +103,8 @@ impl Owner {
         let entry = (!no_ack).then_some((id, position));
         let queue = self.queue_at(slot);
         if redelivered && queue.settings.delivery_limit.is_some() {
-            let (all, failures) = queue.entries.returns(position);
-            let properties = out.fx.with_returns(record.view().properties, Returns { all, failures });
+            let returns = queue.entries.returns(position);
+            let properties = out.fx.with_returns(record.view().properties, returns);
             let message = MessageView { properties: &properties, ..record.view() };
             out.got(home, channel, entry, redelivered, remaining, RecordRef::View(message));
         } else {

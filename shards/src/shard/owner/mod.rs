@@ -41,8 +41,8 @@ use super::batch::{DEAD_LETTERS, Publisher, RecordRef};
 use super::effects::{Backplane, Effects, LogSequence, Logged};
 use super::front_end::{Restored, Verdict};
 use super::outward::{Delivery, Outward};
-use super::properties::{PropertyFormat, Returns};
-use crate::ledger::{Claim, Holder, Kept, Ledger};
+use super::properties::PropertyFormat;
+use crate::ledger::{Claim, Holder, Kept, Ledger, Returns};
 use crate::message::{Durability, MessageView};
 use crate::queue::{InLog, MessageStore, Queue, Record, record_size};
 use crate::{ConnectionId, ConsumerId, DurableId, QueueId, ShardId};
@@ -75,12 +75,37 @@ pub(super) fn delivery_cost(record_bytes: usize) -> usize {
 }
 
 /// A message is given to somebody who will settle it; if it is in the log for that queue, the log is told.
+#[inline(always)]
 fn note_claim(store: &MessageStore, fx: &mut impl Backplane, message: u32, queue: Option<DurableId>) {
-    let Some(queue) = queue else { return };
-    let name = store.in_log(message).name;
-    if name != 0 {
+    if let Some((name, queue)) = kept_in_log(store, message, queue) {
         fx.claimed(name, queue);
     }
+}
+
+/// It has come back from there.
+fn note_return(
+    store: &MessageStore,
+    fx: &mut impl Backplane,
+    message: u32,
+    queue: Option<DurableId>,
+    failed: bool,
+) {
+    if let Some((name, queue)) = kept_in_log(store, message, queue) {
+        fx.came_back(name, queue, failed);
+    }
+}
+
+/// What the log knows the message by and the queue, if it has it for that queue. Inlined: for a queue that
+/// is not durable it is one test.
+#[inline(always)]
+fn kept_in_log(
+    store: &MessageStore,
+    message: u32,
+    queue: Option<DurableId>,
+) -> Option<(LogSequence, DurableId)> {
+    let queue = queue?;
+    let name = store.in_log(message).name;
+    (name != 0).then_some((name, queue))
 }
 
 type Durables = SmallVec<[DurableId; 8]>;
@@ -339,7 +364,8 @@ impl Owner {
         let Restored { message: name, queue: id, returns, ttl_ms, age_ms, record } = restored;
         let slot = self.slot_of(id).expect("a restored message names a queue of this shard");
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
-        let ttl_ms = queue.settings.ttl_ms(ttl_ms);
+        let failed_too_often = queue.settings.is_past_delivery_limit(returns.failures.into());
+        let ttl_ms = if failed_too_often { Some(0) } else { queue.settings.ttl_ms(ttl_ms) };
         self.store.add_paged_out();
         let position = match record {
             None => queue.entries.restore_paged_out(name, returns),
@@ -409,7 +435,9 @@ impl Owner {
         };
         let position = match &mut queue.entries {
             Ledger::Plain(entries) => entries.push(message),
-            Ledger::Levels(levels) => levels.push(message, out.fx.priority(record.view().properties), 0),
+            Ledger::Levels(levels) => {
+                levels.push(message, out.fx.priority(record.view().properties), Returns::default())
+            }
         };
         let id = queue.info.id;
         self.waits.entered(id, position);
@@ -471,8 +499,8 @@ impl Owner {
         let no_ack = consumer.no_ack;
         let link = &mut self.links[consumer.link as usize];
         if redelivered && queue.settings.delivery_limit.is_some() {
-            let (all, failures) = queue.entries.returns(position);
-            link.used_bytes += deliver_noted(out, &delivery, record, Returns { all, failures });
+            let returns = queue.entries.returns(position);
+            link.used_bytes += deliver_noted(out, &delivery, record, returns);
         } else {
             link.used_bytes += delivery_cost(record.bytes().len());
             out.deliver(&delivery, RecordRef::Stored(record));

@@ -80,11 +80,17 @@ impl Owner {
     ) {
         let queue = self.queues[slot].as_deref_mut().expect("the slot was just looked up");
         let durable_id = queue.durable_id;
+        // One that a restart made too many is over as soon as it is there.
+        let failures = queue.entries.returns(position).failures;
+        let reason = match queue.settings.is_past_delivery_limit(failures.into()) {
+            true => Reason::DeliveryLimit,
+            false => Reason::Expired,
+        };
         match queue.entries.expire(position) {
             None => {}
             Some(Kept::InMemory(message)) => {
                 self.left_ready(slot, message);
-                self.let_go(out, slot, message, Reason::Expired);
+                self.let_go(out, slot, message, reason);
             }
             // Nobody wants it, and its bytes are not counted: see [`crate::queue::Queue::is_pageable`].
             Some(kept) => {
